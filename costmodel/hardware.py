@@ -1,0 +1,173 @@
+"""Hardware as data: one TOML file a GPU, every number with unit, source and status."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean
+
+STATUSES = ("datasheet", "measured", "fitted", "inferred")
+_MAX_FILE_BYTES = 1_000_000
+# key in the file → (unit the file must state, field of Hardware)
+_QUANTITIES = MappingProxyType(
+    {
+        "bf16_flop_per_second": "FLOP/s",
+        "fp8_flop_per_second": "FLOP/s",
+        "nvfp4_flop_per_second": "FLOP/s",
+        "memory_bytes_per_second": "B/s",
+        "memory_bytes": "B",
+        "sm_count": "1",
+        "exp2_per_second": "1/s",
+        "scale_up_gpus": "1",
+        "scale_up_bytes_per_second": "B/s",
+        "scale_out_bytes_per_second": "B/s",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A number with its unit, source and status."""
+
+    value: float
+    unit: str
+    source: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One GPU and its links; SI units; dense peaks per GPU.
+
+    Attributes:
+        name: short name, e.g. ``gb300``.
+        title: full name.
+        bf16_flop_per_second: dense BF16/FP16 tensor peak, FLOP/s.
+        fp8_flop_per_second: dense FP8 tensor peak, FLOP/s.
+        nvfp4_flop_per_second: dense NVFP4 tensor peak, FLOP/s; 0 where the GPU has none.
+        memory_bytes_per_second: HBM bandwidth, B/s.
+        memory_bytes: HBM capacity as the driver reports it, B.
+        sm_count: enabled streaming multiprocessors.
+        exp2_per_second: exp2 evaluations per second.
+        scale_up_gpus: GPUs in one scale-up (NVLink) domain.
+        scale_up_bytes_per_second: scale-up link per GPU and direction, B/s.
+        scale_out_bytes_per_second: scale-out link per GPU, B/s.
+        quantities: every number with unit, source and status.
+    """
+
+    name: str
+    title: str
+    bf16_flop_per_second: float
+    fp8_flop_per_second: float
+    nvfp4_flop_per_second: float
+    memory_bytes_per_second: float
+    memory_bytes: float
+    sm_count: int
+    exp2_per_second: float
+    scale_up_gpus: int
+    scale_up_bytes_per_second: float
+    scale_out_bytes_per_second: float
+    quantities: MappingProxyType[str, Quantity] = field(compare=False, hash=False, repr=False)
+
+    def peak_flop_per_second(self, math_format: str) -> float:
+        """Dense tensor peak at ``math_format`` (``bf16``, ``fp8``, ``nvfp4``), FLOP/s.
+
+        Where the GPU has no FP4 units the weights are expanded and run at the FP8 rate.
+        """
+        peak = float(getattr(self, f"{math_format}_flop_per_second"))
+        return peak if peak > 0 else self.fp8_flop_per_second
+
+
+def parse_hardware(table: dict[str, Any], where: str) -> Hardware:
+    """Build a :class:`Hardware` from a parsed TOML table.
+
+    Raises:
+        UnknownKeyError: unknown or missing keys.
+        InvalidValueError: a number is not finite and positive, or lacks unit, source or status.
+    """
+    check_keys(table, ["name", "title", *_QUANTITIES], where, required=["name", "title", *_QUANTITIES])
+    quantities: dict[str, Quantity] = {}
+    for key, unit in _QUANTITIES.items():
+        entry = table[key]
+        if not isinstance(entry, dict):
+            raise InvalidValueError(f"{where}: '{key}' must be a table with value, unit, source and status, got {entry!r:.60}")
+        parts = ("value", "unit", "source", "status")
+        check_keys(entry, parts, f"{where}: {key}", required=parts)
+        value = entry["value"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise InvalidValueError(f"{where}: {key}.value must be a finite number >= 0, got {value!r:.60}")
+        if value == 0 and key != "nvfp4_flop_per_second":
+            raise InvalidValueError(f"{where}: {key}.value must be positive, got 0")
+        if entry["unit"] != unit:
+            raise InvalidValueError(f"{where}: {key}.unit must be '{unit}', got {entry['unit']!r:.40}")
+        if entry["status"] not in STATUSES:
+            raise InvalidValueError(f"{where}: {key}.status must be one of {', '.join(STATUSES)}, got {entry['status']!r:.40}")
+        if not isinstance(entry["source"], str) or not entry["source"].strip():
+            raise InvalidValueError(f"{where}: {key}.source must name where the number comes from")
+        quantities[key] = Quantity(float(value), unit, entry["source"], entry["status"])
+    numbers: dict[str, Any] = {k: q.value for k, q in quantities.items()}
+    for key in ("sm_count", "scale_up_gpus"):
+        if numbers[key] != int(numbers[key]):
+            raise InvalidValueError(f"{where}: {key}.value must be a whole number, got {numbers[key]}")
+        numbers[key] = int(numbers[key])
+    return Hardware(str(table["name"]), str(table["title"]), quantities=MappingProxyType(quantities), **numbers)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file of bounded size.
+
+    Raises:
+        InvalidValueError: the file is missing, too large, not UTF-8 or not TOML; the message names the line.
+    """
+    try:
+        if not path.is_file():
+            raise InvalidValueError(f"{path}: no such file")
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise InvalidValueError(f"{path}: {path.stat().st_size} bytes is more than the {_MAX_FILE_BYTES} a TOML file may have")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise InvalidValueError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InvalidValueError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidValueError(f"{path}: is not valid TOML: {error}") from None
+
+
+def data_directory(kind: str) -> Path:
+    """Folder of the package's own data files of ``kind`` (``hardware``, ``profiles``, ``models``)."""
+    return Path(str(resources.files(__package__))) / "data" / kind
+
+
+def hardware_names() -> list[str]:
+    """Names of the built-in hardware files."""
+    return sorted(path.stem for path in data_directory("hardware").glob("*.toml"))
+
+
+def load_hardware(name: str | Path | Hardware) -> Hardware:
+    """Return hardware by built-in name (``gb300``) or from a user's file (a path ending in ``.toml``).
+
+    Raises:
+        UnknownKeyError: no such built-in.
+        InvalidValueError: the file breaks a rule.
+    """
+    if isinstance(name, Hardware):
+        return name
+    return _load_hardware(str(name))
+
+
+@lru_cache(maxsize=64)
+def _load_hardware(name: str) -> Hardware:
+    if name.endswith(".toml"):
+        return parse_hardware(read_toml(Path(name)), name)
+    if name not in hardware_names():
+        raise UnknownKeyError(
+            f"unknown hardware '{name[:80]}'{did_you_mean(name, hardware_names())}; a file of your own must end in .toml"
+        )
+    return parse_hardware(read_toml(data_directory("hardware") / f"{name}.toml"), name)
