@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -74,7 +75,7 @@ def parameters_from(cls: Callable[..., P], fit: FamilyFit, where: str) -> P:
     check_keys(fit.parameters, known, where)
     values = {k: tuple(float(x) for x in v) if isinstance(v, list | tuple) else float(v) for k, v in fit.parameters.items()}
     sizes = values.get("head_sizes", ())
-    if not isinstance(sizes, tuple) or any(a >= b for a, b in zip(sizes[:-1], sizes[1:], strict=True)):
+    if not isinstance(sizes, tuple) or any(a >= b for a, b in pairwise(sizes)):
         raise InvalidValueError(f"{where}: head_sizes must be a rising list, got {sizes}")
     for name, value in values.items():
         if isinstance(value, tuple) and len(value) != len(sizes):
@@ -125,7 +126,12 @@ def keys_read(context: Array, window: Array) -> Array:
 
 
 def kv_bytes_per_token(
-    *, kv_heads: ArrayLike = 0, head_dim: ArrayLike = 0, kv_lora_rank: ArrayLike = 0, qk_rope_head_dim: ArrayLike = 0, kv_format: str = "fp8"
+    *,
+    kv_heads: ArrayLike = 0,
+    head_dim: ArrayLike = 0,
+    kv_lora_rank: ArrayLike = 0,
+    qk_rope_head_dim: ArrayLike = 0,
+    kv_format: str = "fp8",
 ) -> Array:
     """KV-cache bytes of one token in one layer on one GPU.
 
