@@ -50,6 +50,8 @@ def number(value: Any, digits: int = 4) -> str:
         return f"{value:,}"
     if isinstance(value, float) or hasattr(value, "__float__"):
         value = float(value)
+        if value == int(value) and abs(value) < 1e6:
+            return f"{int(value):,}"
         if value != 0 and not 1e-3 <= abs(value) < 10**7:
             return f"{value:.{digits}g}"
         decimals = max(0, digits - 1 - (math.floor(math.log10(abs(value))) if value else 0))

@@ -18,11 +18,11 @@ def profiles(
     if name is None:
         found = [load_profile(profile) for profile in profile_names()]
         if json:
-            print_json([{"name": p.name, "title": p.title, "hardware": p.hardware.name, "stack": p.stack, "families": list(p.families)} for p in found])
+            print_json([{"name": p.name, "title": p.title, "hardware": p.hardware.name, "stack": p.stack, "families": [f for f, fits in p.families.items() if fits]} for p in found])
             return
         print_table(
             ["name", "hardware", "stack", "fitted families", "title"],
-            [[p.name, p.hardware.name, p.stack, ", ".join(p.families) or "none (roofline)", p.title] for p in found],
+            [[p.name, p.hardware.name, p.stack, ", ".join(f for f, fits in p.families.items() if fits) or "none (roofline)", p.title] for p in found],
         )
         return
     profile = load_profile(name)
