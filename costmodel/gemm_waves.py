@@ -1,0 +1,138 @@
+"""Compute time of the fastest tile of a menu, vectorised over shapes (equations in :mod:`.gemm_tiles`).
+
+The work arrays of one chunk stay in the processor's cache; every operation is in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .gemm_tiles import GemmParameters, Tile
+
+FloatArray = NDArray[np.float64]
+CHUNK = 4096  # 32 KiB an array: a dozen of them fit a 1-2 MiB level-2 cache
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What one (hardware, format, parameters) offers a GEMM.
+
+    Attributes:
+        sm_count: SMs.
+        sm_flop_per_second: tensor-core peak of one SM, FLOP/s.
+        sm_load_bytes_per_second: operand-load bandwidth of one SM, B/s; infinite = no limit.
+        activation_bytes: bytes per value of A, scales included.
+        weight_bytes: bytes per value of B, scales included.
+    """
+
+    sm_count: int
+    sm_flop_per_second: float
+    sm_load_bytes_per_second: float
+    activation_bytes: float
+    weight_bytes: float
+
+    def slots(self, tile: Tile) -> int:
+        """Clusters of ``tile`` that run at once (at least one)."""
+        return max(1, self.sm_count // tile.sms)
+
+    def seconds_per_k(self, tile: Tile) -> float:
+        """Main-loop time per unit of K of one cluster: the slower of math and operand loads, s."""
+        sms = min(tile.sms, self.sm_count)
+        math_seconds = 2.0 * tile.rows * tile.columns / (sms * self.sm_flop_per_second * tile.utilisation)
+        load_bytes = tile.rows * self.activation_bytes + tile.columns * self.weight_bytes
+        return max(math_seconds, load_bytes / (sms * self.sm_load_bytes_per_second)) / tile.split_k
+
+
+def waves(batch: FloatArray | float, m: FloatArray, n: FloatArray, tile: Tile, slots: int, p: GemmParameters) -> FloatArray:
+    """Waves W of ``tile`` (a float: the last one may count in part), same shape as ``m``."""
+    grid = m / tile.rows
+    np.ceil(grid, out=grid)
+    if tile.fallback_n:
+        # ratio = fallback over full cluster along N; the edge uses fallback clusters while they are cheaper.
+        ratio = tile.fallback_n / tile.cluster_n
+        columns = n / tile.columns
+        full = np.floor(columns)
+        columns -= full
+        columns *= 1.0 / ratio
+        np.ceil(columns, out=columns)
+        columns *= ratio * (1.0 + p.fallback_penalty)
+        np.minimum(columns, 1.0, out=columns)
+        columns += full
+    else:
+        columns = n / tile.columns
+        np.ceil(columns, out=columns)
+    grid *= columns
+    grid *= batch
+    grid *= tile.split_k / slots
+    # ceil of a product of rounded factors: 1e-9 of a wave keeps 16 * 19 / 19 at 16.
+    np.subtract(grid, 1e-9, out=columns)
+    np.ceil(columns, out=columns)
+    if p.wave_rounding < 1.0:
+        columns -= grid
+        columns *= p.wave_rounding
+        columns += grid
+    if p.tail_waves:
+        grid -= 1.0
+        np.clip(grid, 0.0, 1.0, out=grid)
+        grid *= p.tail_waves
+        columns += grid
+    np.maximum(columns, 1.0, out=columns)
+    return columns
+
+
+def fastest(
+    batch: FloatArray | float,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    tiles: tuple[Tile, ...],
+    rates: Rates,
+    p: GemmParameters,
+) -> FloatArray:
+    """Compute time of the fastest tile, s, same shape as ``m``."""
+    k = padded(k, p.k_tile)
+    best: FloatArray | None = None
+    for tile in tiles:
+        time = k * rates.seconds_per_k(tile)
+        time += tile.epilogue_seconds
+        time *= waves(batch, m, n, tile, rates.slots(tile), p)
+        if best is None:
+            best = time
+        else:
+            np.minimum(best, time, out=best)
+    if best is None:
+        raise ValueError("fastest() needs at least one tile")
+    return best
+
+
+def fastest_parts(
+    batch: FloatArray | float,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    tiles: tuple[Tile, ...],
+    rates: Rates,
+    p: GemmParameters,
+) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
+    """Main-loop seconds, epilogue seconds and index of the fastest tile, each the shape of ``m``."""
+    k = padded(k, p.k_tile)
+    main, epilogue = [], []
+    for tile in tiles:
+        count = waves(batch, m, n, tile, rates.slots(tile), p)
+        main.append(count * k * rates.seconds_per_k(tile))
+        epilogue.append(count * tile.epilogue_seconds)
+    index = np.argmin(np.add(main, epilogue), axis=0)
+    pick = index[None]
+    return (
+        np.take_along_axis(np.array(main), pick, 0)[0],
+        np.take_along_axis(np.array(epilogue), pick, 0)[0],
+        np.asarray(index, dtype=np.intp),
+    )
+
+
+def padded(k: FloatArray, k_tile: float) -> FloatArray:
+    """K padded to a multiple of ``k_tile`` (0: as it is)."""
+    return np.ceil(k / k_tile) * k_tile if k_tile else k
