@@ -50,7 +50,10 @@ class ArchitectureKind:
     norms_per_layer: int = 2
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (("attention", self.attention, ("gqa", "mla")), ("qk_norm", self.qk_norm, ("none", "head", "full"))):
+        for name, value, allowed in (
+            ("attention", self.attention, ("gqa", "mla")),
+            ("qk_norm", self.qk_norm, ("none", "head", "full")),
+        ):
             if value not in allowed:
                 raise InvalidValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.40}")
         if not 0 <= self.norms_per_layer <= 8:
@@ -166,15 +169,18 @@ class Architecture:
             self._positive("head_dim")
             if self.num_attention_heads % self.num_key_value_heads:
                 raise InvalidValueError(
-                    f"n_kv_heads must divide n_heads, got n_heads={self.num_attention_heads}, n_kv_heads={self.num_key_value_heads}"
+                    f"n_kv_heads must divide n_heads, got n_heads={self.num_attention_heads}, "
+                    f"n_kv_heads={self.num_key_value_heads}"
                 )
         if self.num_sliding_window_layers > self.num_hidden_layers:
             raise InvalidValueError(
-                f"num_sliding_window_layers must be at most num_hidden_layers={self.num_hidden_layers}, got {self.num_sliding_window_layers}"
+                f"num_sliding_window_layers must be at most num_hidden_layers={self.num_hidden_layers}, "
+                f"got {self.num_sliding_window_layers}"
             )
         if bool(self.sliding_window) != bool(self.num_sliding_window_layers):
             raise InvalidValueError(
-                f"sliding_window and num_sliding_window_layers go together, got {self.sliding_window} and {self.num_sliding_window_layers}"
+                f"sliding_window and num_sliding_window_layers go together, got {self.sliding_window} "
+                f"and {self.num_sliding_window_layers}"
             )
 
     def _check_ffn(self) -> None:
@@ -186,7 +192,8 @@ class Architecture:
                 )
             if self.first_k_dense_replace > self.num_hidden_layers:
                 raise InvalidValueError(
-                    f"first_k_dense_replace must be at most num_hidden_layers={self.num_hidden_layers}, got {self.first_k_dense_replace}"
+                    f"first_k_dense_replace must be at most num_hidden_layers={self.num_hidden_layers}, "
+                    f"got {self.first_k_dense_replace}"
                 )
             if self.first_k_dense_replace:
                 self._positive("intermediate_size")
@@ -206,7 +213,9 @@ class Architecture:
         """``MLA``, ``MHA``, ``MQA`` or ``GQA``."""
         if self.attention == "mla":
             return "MLA"
-        return "MHA" if self.num_key_value_heads == self.num_attention_heads else "MQA" if self.num_key_value_heads == 1 else "GQA"
+        return (
+            "MHA" if self.num_key_value_heads == self.num_attention_heads else "MQA" if self.num_key_value_heads == 1 else "GQA"
+        )
 
     @property
     def total_params(self) -> int:

@@ -69,11 +69,18 @@ class ArchitectureBatch:
 
     def _check(self) -> None:
         need: list[tuple[str, Any]] = [
-            (f"{name} must be between 0 and {MAX_DIMENSION}", (getattr(self, name) >= 0) & (getattr(self, name) <= MAX_DIMENSION * 64))
+            (
+                f"{name} must be between 0 and {MAX_DIMENSION}",
+                (getattr(self, name) >= 0) & (getattr(self, name) <= MAX_DIMENSION * 64),
+            )
             for name in INTEGER_FIELDS
         ]
         positive = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"]
-        positive += ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"] if self.kind.attention == "mla" else ["head_dim"]
+        positive += (
+            ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+            if self.kind.attention == "mla"
+            else ["head_dim"]
+        )
         positive += ["num_experts", "num_experts_per_tok", "moe_intermediate_size"] if self.kind.moe else ["intermediate_size"]
         need += [(f"{name} must be at least 1", getattr(self, name) >= 1) for name in positive]
         need += [
@@ -87,7 +94,8 @@ class ArchitectureBatch:
         if np.any(self.num_attention_heads % self.num_key_value_heads):
             index = int(np.argmax(self.num_attention_heads % self.num_key_value_heads > 0))
             raise InvalidValueError(
-                f"n_kv_heads must divide n_heads, got n_heads={self.num_attention_heads[index]}, n_kv_heads={self.num_key_value_heads[index]}"
+                f"n_kv_heads must divide n_heads, got n_heads={self.num_attention_heads[index]}, "
+                f"n_kv_heads={self.num_key_value_heads[index]}"
             )
         if not self.kind.moe and np.any(self.num_experts):
             raise InvalidValueError("num_experts must be 0 in a batch of dense designs; set kind.moe")

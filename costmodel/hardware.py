@@ -130,7 +130,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         if not path.is_file():
             raise InvalidValueError(f"{path}: no such file")
         if path.stat().st_size > _MAX_FILE_BYTES:
-            raise InvalidValueError(f"{path}: {path.stat().st_size} bytes is more than the {_MAX_FILE_BYTES} a TOML file may have")
+            raise InvalidValueError(
+                f"{path}: {path.stat().st_size} bytes is more than the {_MAX_FILE_BYTES} a TOML file may have"
+            )
         return tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise InvalidValueError(f"{path}: cannot be read ({error.strerror})") from None

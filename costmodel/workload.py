@@ -46,7 +46,9 @@ class Workload:
                 raise InvalidValueError(f"{name} must be positive, got {getattr(self, name)}")
         if isinstance(self.load, str):
             if self.load not in ("balanced", "power_law_1.01", "power_law_1.2"):
-                raise InvalidValueError(f"load must be balanced, power_law_1.01, power_law_1.2 or a factor >= 1, got {self.load!r:.40}")
+                raise InvalidValueError(
+                    f"load must be balanced, power_law_1.01, power_law_1.2 or a factor >= 1, got {self.load!r:.40}"
+                )
         elif not 1 <= self.load < 1e6:
             raise InvalidValueError(f"a load factor must be at least 1 and below 1e6, got {self.load}")
 

@@ -18,7 +18,7 @@ _PUBLIC = {
     "load_profile": "shapefront.costmodel",
     "ShapefrontError": "shapefront.costmodel",
 }
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_PUBLIC)]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,98 @@
+"""The join of all dimensions but the solved one, pruned by each rule as soon as its dimensions are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..costmodel.batch import IntArray
+from .alignment import FLOOR
+from .quality import delta_loss_shape
+from .rules import Rules
+from .space import DesignSpace
+
+Columns = dict[str, IntArray]
+_ORDER = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "head_dim",
+    "v_head_dim",
+    "num_key_value_heads",
+    "num_experts",
+    "num_experts_per_tok",
+)
+# ratio → (dimensions it needs, the ratio); ratios of the solved width are judged after the solve
+_RATIOS: dict[str, tuple[tuple[str, ...], Callable[[Columns], NDArray[np.float64]]]] = {
+    "hidden_per_layer": (("hidden_size", "num_hidden_layers"), lambda c: c["hidden_size"] / c["num_hidden_layers"]),
+    "heads_per_kv_head": (
+        ("num_attention_heads", "num_key_value_heads"),
+        lambda c: c["num_attention_heads"] / c["num_key_value_heads"],
+    ),
+    "attention_width_ratio": (
+        ("num_attention_heads", "head_dim", "hidden_size"),
+        lambda c: c["num_attention_heads"] * c["head_dim"] / c["hidden_size"],
+    ),
+    "experts_per_active": (("num_experts", "num_experts_per_tok"), lambda c: c["num_experts"] / c["num_experts_per_tok"]),
+}
+
+
+def outer(space: DesignSpace, rules: Rules, chunk: int) -> Iterator[Columns]:
+    """Rows of every searched dimension but the solved one, pruned; at most about ``chunk`` rows at a time."""
+    free = [name for name in space.dimensions if name != space.solved]
+    names = [n for n in _ORDER if n in free] + [n for n in free if n not in _ORDER]
+    yield from _grow(space, rules, {}, names, chunk)
+
+
+def _grow(space: DesignSpace, rules: Rules, columns: Columns, names: list[str], chunk: int) -> Iterator[Columns]:
+    if not names:
+        if columns:
+            yield columns
+        return
+    name, rest = names[0], names[1:]
+    values = np.array(space.dimensions[name], dtype=np.int64)
+    rows = next(iter(columns.values())).shape[0] if columns else 1
+    step = max(1, chunk // values.size)
+    for start in range(0, rows, step):
+        part = {key: np.repeat(column[start : start + step], values.size) for key, column in columns.items()}
+        size = min(step, rows - start)
+        part[name] = np.tile(values, size)
+        keep = _keep(space, rules, part, name)
+        if keep.any():
+            yield from _grow(space, rules, {key: column[keep] for key, column in part.items()}, rest, chunk)
+
+
+def _keep(space: DesignSpace, rules: Rules, columns: Columns, new: str) -> NDArray[np.bool_]:
+    """Rules that became decidable with dimension ``new``."""
+    shape = columns[new].shape
+    known = {**{name: np.full(shape, value, dtype=np.int64) for name, value in space.fixed.items()}, **columns}
+    ok = np.ones(shape, dtype=bool)
+    floors = rules.alignment if isinstance(rules.alignment, int) else None
+
+    def floor(name: str) -> int:
+        return floors if floors is not None else dict(rules.alignment).get(name, FLOOR)  # type: ignore[call-overload]
+
+    if new == "hidden_size":
+        ok &= known["hidden_size"] % floor("hidden_size") == 0
+    pair = ("hidden_size", "num_hidden_layers")
+    if new in pair and all(name in known for name in pair) and np.isfinite(rules.max_delta_loss_shape):
+        ok &= delta_loss_shape(known[pair[0]], known[pair[1]]) <= rules.max_delta_loss_shape
+    size = "v_head_dim" if space.kind.attention == "mla" else "head_dim"
+    if new in ("num_attention_heads", size) and size in known and "num_attention_heads" in known:
+        ok &= known["num_attention_heads"] * known[size] % floor("attention_width") == 0
+    heads = ("num_attention_heads", "num_key_value_heads")
+    if new in heads and all(name in known for name in heads) and space.kind.attention == "gqa":
+        ok &= known[heads[0]] % known[heads[1]] == 0
+    experts = ("num_experts", "num_experts_per_tok")
+    if new in experts and all(name in known for name in experts):
+        ok &= known[experts[1]] <= known[experts[0]]
+    for ratio, (needs, compute) in _RATIOS.items():
+        if ratio in rules.bands and new in needs and all(name in known for name in needs):
+            if ratio in ("heads_per_kv_head", "attention_width_ratio") and space.kind.attention == "mla":
+                continue
+            low, high = rules.bands[ratio]
+            value = compute(known)
+            ok &= (value >= low * (1 - 1e-9)) & (value <= high * (1 + 1e-9))
+    return ok

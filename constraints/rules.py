@@ -1,0 +1,71 @@
+"""Everything a design must satisfy besides the budget, as dimensionless violations (<= 0 is feasible)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..costmodel import ArchitectureBatch, InvalidValueError, LayoutBatch
+from . import alignment, divisibility
+from .bands import band_violations
+from .quality import delta_loss_shape
+
+FloatArray = NDArray[np.float64]
+HARD_DELTA_LOSS_SHAPE = 0.016  # quality guard: the largest value among real models (fitted law, see quality.py)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The hard rules of a study.
+
+    Attributes:
+        alignment: multiple per hard dimension (or one for all); 128 is the floor the hardware asks for.
+        min_shard: FFN and expert shards must be multiples of it.
+        max_delta_loss_shape: quality guard on depth against width, nats/token; inf turns it off.
+        bands: ratio name → (low, high), from real models; an absent ratio is free.
+        balanced_pipeline: PP must divide the layers.
+    """
+
+    alignment: Mapping[str, int] | int = alignment.FLOOR
+    min_shard: int = alignment.FLOOR
+    max_delta_loss_shape: float = 0.010
+    bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    balanced_pipeline: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.max_delta_loss_shape > 0:
+            raise InvalidValueError(f"max_delta_loss_shape must be positive, got {self.max_delta_loss_shape}")
+        if self.min_shard < 1:
+            raise InvalidValueError(f"min_shard must be at least 1, got {self.min_shard}")
+        for name, (low, high) in self.bands.items():
+            if not low <= high:
+                raise InvalidValueError(f"band {name} must have low <= high, got {low} and {high}")
+
+    def violations(self, batch: ArchitectureBatch) -> dict[str, FloatArray]:
+        """Every rule as a dimensionless number, ``(A,)`` each; <= 0 is feasible.
+
+        ``delta_loss_shape``: value/limit − 1. ``band.*``: relative distance outside the band. ``alignment.*``: missing
+        share of a step.
+        """
+        result = alignment.alignment_violations(batch, self.alignment)
+        if np.isfinite(self.max_delta_loss_shape):
+            shape = delta_loss_shape(batch.hidden_size, batch.num_hidden_layers)
+            result["delta_loss_shape"] = np.asarray(shape / self.max_delta_loss_shape - 1.0)
+        for name, value in band_violations(batch, self.bands).items():
+            result[f"band.{name}"] = value
+        return result
+
+    def feasible(self, batch: ArchitectureBatch) -> NDArray[np.bool_]:
+        """Designs that break no rule, ``(A,)``."""
+        ok = np.ones(len(batch), dtype=bool)
+        for value in self.violations(batch).values():
+            ok &= value <= 0
+        return ok
+
+    def layouts_allowed(self, batch: ArchitectureBatch, layouts: LayoutBatch) -> NDArray[np.bool_]:
+        """Layouts that divide each design with aligned shards, ``(A, P)``."""
+        divides = divisibility.layout_allowed(batch, layouts, balanced_pipeline=self.balanced_pipeline)
+        return np.asarray(divides & alignment.shard_allowed(batch, layouts, self.min_shard))
