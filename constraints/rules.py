@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..costmodel import ArchitectureBatch, InvalidValueError, LayoutBatch
-from . import alignment, divisibility
+from . import divisibility
+from .alignment import FLOOR, alignment_violations, shard_allowed
 from .bands import band_violations
 from .quality import delta_loss_shape
 
@@ -29,8 +30,8 @@ class Rules:
         balanced_pipeline: PP must divide the layers.
     """
 
-    alignment: Mapping[str, int] | int = alignment.FLOOR
-    min_shard: int = alignment.FLOOR
+    alignment: Mapping[str, int] | int = FLOOR
+    min_shard: int = FLOOR
     max_delta_loss_shape: float = 0.010
     bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     balanced_pipeline: bool = True
@@ -50,7 +51,7 @@ class Rules:
         ``delta_loss_shape``: value/limit − 1. ``band.*``: relative distance outside the band. ``alignment.*``: missing
         share of a step.
         """
-        result = alignment.alignment_violations(batch, self.alignment)
+        result = alignment_violations(batch, self.alignment)
         if np.isfinite(self.max_delta_loss_shape):
             shape = delta_loss_shape(batch.hidden_size, batch.num_hidden_layers)
             result["delta_loss_shape"] = np.asarray(shape / self.max_delta_loss_shape - 1.0)
@@ -68,4 +69,4 @@ class Rules:
     def layouts_allowed(self, batch: ArchitectureBatch, layouts: LayoutBatch) -> NDArray[np.bool_]:
         """Layouts that divide each design with aligned shards, ``(A, P)``."""
         divides = divisibility.layout_allowed(batch, layouts, balanced_pipeline=self.balanced_pipeline)
-        return np.asarray(divides & alignment.shard_allowed(batch, layouts, self.min_shard))
+        return np.asarray(divides & shard_allowed(batch, layouts, self.min_shard))
