@@ -1,0 +1,348 @@
+"""The study file: a typed, bounded TOML spec; every error names the key and its line.
+
+A study says what may be built (budget, searched dimensions, rules), what is served (workload, formats, hardware or
+profile, layouts, concurrency), what is wanted (rates, objectives, the reference model) and how to search. Dimensions
+that are not searched keep the reference model's value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+
+from ..constraints.budget import parse_count
+from ..constraints.space import DIMENSIONS, MAX_VALUES, lattice
+from ..costmodel import FORMATS, InvalidValueError, ShapefrontError
+from ..costmodel.errors import did_you_mean
+from ..costmodel.layout import MAX_GPUS
+
+MAX_TRIALS = 1_000_000
+MAX_FAMILIES = 16
+MAX_DIMENSION_VALUE = 1 << 20
+NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
+ENTRY = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]{0,199}:[A-Za-z_][A-Za-z0-9_]{0,99}$")
+OBJECTIVE = re.compile(r"^(throughput@(?P<rate>[0-9.]{1,12})|frontier_area|quality)$")
+
+
+def short(value: Any, length: int = 40) -> str:
+    """A value as text for a message, never longer than ``length`` and never failing (integers of any size)."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
+        return f"{'-' if value < 0 else ''}2^{value.bit_length() - 1} or more"
+    return str(value)[:length]
+
+
+def _message(call: Any, *args: Any) -> Any:
+    """Run a reader; turn its error into the ValueError that pydantic collects."""
+    try:
+        return call(*args)
+    except ShapefrontError as error:
+        raise ValueError(str(error)) from None
+
+
+def _count(value: Any) -> float:
+    if isinstance(value, int) and abs(value) >= 10**30:
+        raise ValueError(f"a parameter count must be above 0 and at most 1e14, got {short(value)}")
+    return float(_message(parse_count, value))
+
+
+def _read_values(value: Any) -> tuple[int, ...]:
+    """One whole number, a rising list of them, or ``{low, high, step}`` (multiples of step)."""
+    if isinstance(value, dict):
+        unknown = [key for key in value if key not in ("low", "high", "step")]
+        if unknown:
+            raise ValueError(f"unknown key '{str(unknown[0])[:60]}'{did_you_mean(str(unknown[0]), ('low', 'high', 'step'))}")
+        missing = [key for key in ("low", "high", "step") if key not in value]
+        if missing:
+            raise ValueError(f"a range needs low, high and step; '{missing[0]}' is missing")
+        low, high, step = (_whole(value[key], key) for key in ("low", "high", "step"))
+        return tuple(_message(lattice, low, high, step))
+    values = [_whole(item, "a value") for item in value] if isinstance(value, list | tuple) else [_whole(value, "a value")]
+    if not 1 <= len(values) <= MAX_VALUES:
+        raise ValueError(f"a dimension has 1 to {MAX_VALUES} values, got {len(values)}")
+    if sorted(set(values)) != values:
+        raise ValueError(f"the values must rise and differ, got {values[:12]}")
+    return tuple(values)
+
+
+def _whole(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{what} must be a whole number, got {short(value)!r}")
+    if not 0 <= value <= MAX_DIMENSION_VALUE * 64:
+        raise ValueError(f"{what} must be between 0 and {MAX_DIMENSION_VALUE * 64}, got {short(value)}")
+    return value
+
+
+def _format(value: Any) -> str:
+    if not isinstance(value, str) or value not in FORMATS:
+        raise ValueError(f"unknown number format {str(value)[:40]!r}{did_you_mean(str(value)[:40], FORMATS)}")
+    return value
+
+
+Count = Annotated[
+    float,
+    BeforeValidator(_count),
+    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["30.5B"]}, {"type": "number", "exclusiveMinimum": 0}]}),
+]
+Values = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_read_values),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+                {
+                    "type": "object",
+                    "properties": {key: {"type": "integer"} for key in ("low", "high", "step")},
+                    "required": ["low", "high", "step"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+Format = Annotated[str, BeforeValidator(_format), WithJsonSchema({"enum": sorted(FORMATS)})]
+Whole = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Gpus = Annotated[int, Field(strict=True, ge=1, le=MAX_GPUS)]
+Rate = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)]
+Text = Annotated[str, Field(strict=True, max_length=400)]
+
+
+class _Section(BaseModel):
+    """Frozen; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class BudgetSpec(_Section):
+    """Parameters a design may have; counts like ``"30.5B"`` or ``30.5e9``."""
+
+    total_params: Count | None = Field(None, description="every stored weight; the reference model's when absent")
+    active_params: Count | Literal["reference"] | None = Field(None, description="active parameters, 'reference', or free")
+    tolerance: Number = Field(0.01, gt=0, le=0.5, description="relative, for both counts")
+
+
+class WorkloadSpec(_Section):
+    """What is served."""
+
+    input_tokens: Whole = Field(8192, ge=1, le=1 << 27)
+    output_tokens: Whole = Field(1024, ge=1, le=1 << 27)
+    prefix_cache_share: Number = Field(0.0, ge=0, lt=1)
+    load: Literal["balanced", "power_law_1.01", "power_law_1.2"] | Number = "balanced"
+    max_ttft_seconds: Number | None = Field(None, gt=0)
+    max_itl_seconds: Number | None = Field(None, gt=0)
+
+
+class FormatsSpec(_Section):
+    """Number format per tensor class."""
+
+    qkv: Format = "nvfp4"
+    attention_output: Format = "nvfp4"
+    ffn: Format = "nvfp4"
+    experts: Format = "nvfp4"
+    lm_head: Format = "bf16"
+    router: Format = "bf16"
+    kv: Format = "fp8"
+    attention: Format = "bf16"
+
+
+class LayoutsSpec(_Section):
+    """Layouts swept inside every trial, or suggested with it."""
+
+    gpus: tuple[Gpus, ...] = Field((1, 2, 4, 8), min_length=1, max_length=64, description="GPUs of one replica")
+    max_tpa: Gpus = 64
+    max_kvp: Gpus = 1
+    max_pp: Gpus = 1
+    max_ep: Gpus = 1024
+    mode: Literal["sweep", "suggest"] = "sweep"
+
+
+class ConcurrencySpec(_Section):
+    """Sequences in flight of one replica: powers of 2^(1/per_octave)."""
+
+    low: Number = Field(1.0, ge=1, le=1e6)
+    high: Number = Field(16384.0, ge=1, le=1e7)
+    per_octave: Whole = Field(2, ge=1, le=16)
+
+    @model_validator(mode="after")
+    def _order(self) -> ConcurrencySpec:
+        if self.high < self.low:
+            raise ValueError(f"high must be at least low, got low={self.low:g}, high={self.high:g}")
+        return self
+
+
+class AreaSpec(_Section):
+    """The user-rate axis of the frontier area."""
+
+    low: Rate = Field(10.0, description="tokens/s/user")
+    high: Rate = Field(200.0, description="tokens/s/user")
+    axis: Literal["log", "linear"] = "log"
+
+    @model_validator(mode="after")
+    def _order(self) -> AreaSpec:
+        if self.high <= self.low:
+            raise ValueError(f"high must be above low, got low={self.low:g}, high={self.high:g}")
+        return self
+
+
+class RulesSpec(_Section):
+    """What a design must satisfy besides the budget."""
+
+    alignment: Annotated[int, Field(strict=True, ge=1, le=4096)] | dict[str, Annotated[int, Field(strict=True, ge=1, le=4096)]] = 128
+    min_shard: Whole = Field(128, ge=1, le=4096)
+    max_delta_loss_shape: Annotated[float, Field(strict=True, gt=0, le=1)] | Literal["off"] = Field(0.010, description="nats/token")
+    bands: Literal["p10-p90", "min-max", "off"] = "p10-p90"
+    free_bands: tuple[Text, ...] = Field((), max_length=32, description="ratios that no band holds")
+    balanced_pipeline: bool = Field(True, strict=True)
+
+
+class FamilySpec(_Section):
+    """One design family; what it does not say is the study's, then the reference model's."""
+
+    name: str
+    attention: Literal["gqa", "mla"] | None = None
+    dimensions: dict[str, Values] = Field(default_factory=dict, max_length=32)
+    formats: dict[str, Format] = Field(default_factory=dict, max_length=8)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        return check_name(value, "a family name")
+
+    @field_validator("dimensions")
+    @classmethod
+    def _dimensions(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return _known_dimensions(value)
+
+    @field_validator("formats")
+    @classmethod
+    def _formats(cls, value: dict[str, str]) -> dict[str, str]:
+        for key in value:
+            if key not in FormatsSpec.model_fields:
+                raise ValueError(f"unknown key '{key[:60]}'{did_you_mean(key[:60], FormatsSpec.model_fields)}")
+        return value
+
+
+class SearchSpec(_Section):
+    """How to search."""
+
+    engine: Literal["optuna", "exhaustive"] = "optuna"
+    trials: Whole = Field(600, ge=1, le=MAX_TRIALS)
+    sampler: Literal["nsga2", "nsga3", "tpe", "random", "qmc", "gp"] = "nsga2"
+    population: Whole = Field(50, ge=2, le=10_000)
+    seed: Whole = Field(0, ge=0, le=2**32 - 1)
+    polish: bool = Field(True, strict=True)
+
+
+class UserObjectiveSpec(_Section):
+    """A Python function ``module:function``; it runs only when the user allows the study's code."""
+
+    entry: str
+    name: str
+    role: Literal["objective", "constraint"] = "objective"
+    timeout_seconds: Number | None = Field(None, gt=0, le=30 * 24 * 3600)
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        return check_name(value, "a name")
+
+    @field_validator("entry")
+    @classmethod
+    def _entry(cls, value: str) -> str:
+        if not ENTRY.match(value):
+            raise ValueError(f"an entry reads like 'module:function', got {value[:60]!r}")
+        return value
+
+
+class StudySpec(_Section):
+    """A whole study; see :mod:`shapefront.studies.spec` and ``shapefront studies --schema``."""
+
+    name: str
+    title: Text = ""
+    reference: Text = Field(description="a built-in model, or a config.json beside the study file")
+    hardware: Text | None = Field(None, description="prices the profile on another GPU's datasheet; absent = the profile's own")
+    profile: Text = "gb300-blog"
+    train_tokens: Number = Field(15e12, gt=1e9, le=1e16, description="D of the quality laws, printed beside Q")
+    budget: BudgetSpec = BudgetSpec()
+    workload: WorkloadSpec = WorkloadSpec()
+    formats: FormatsSpec = FormatsSpec()
+    layouts: LayoutsSpec = LayoutsSpec()
+    concurrency: ConcurrencySpec = ConcurrencySpec()
+    rates: tuple[Rate, ...] = Field((20.0, 50.0, 100.0), min_length=1, max_length=32, description="reported, tokens/s/user")
+    area: AreaSpec = AreaSpec()
+    objectives: tuple[Text, ...] = Field(("throughput@20", "throughput@100"), min_length=1, max_length=3)
+    rules: RulesSpec = RulesSpec()
+    dimensions: dict[str, Values] = Field(default_factory=dict, max_length=32, description="searched or fixed dimensions")
+    families: tuple[FamilySpec, ...] = Field((), max_length=MAX_FAMILIES)
+    search: SearchSpec = SearchSpec()
+    user: tuple[UserObjectiveSpec, ...] = Field((), max_length=8, description="user objectives and constraints")
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, value: str) -> str:
+        return check_name(value, "a study name")
+
+    @field_validator("dimensions")
+    @classmethod
+    def _dimensions(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return _known_dimensions(value)
+
+    @field_validator("objectives")
+    @classmethod
+    def _objectives(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for item in value:
+            match = OBJECTIVE.match(item)
+            if not match:
+                known = ("throughput@20", "frontier_area", "quality")
+                raise ValueError(f"unknown objective {item[:40]!r}{did_you_mean(item[:40], known)}")
+            if match["rate"] is not None:
+                try:
+                    rate = float(match["rate"])
+                except ValueError:
+                    rate = 0.0
+                if not 0 < rate <= 1e6:
+                    raise ValueError(f"the rate of {item!r} must be above 0 and at most 1e6 tokens/s/user")
+        if len(set(value)) != len(value):
+            raise ValueError(f"objectives must differ, got {list(value)}")
+        return value
+
+    @model_validator(mode="after")
+    def _families(self) -> StudySpec:
+        names = [family.name for family in self.families]
+        if len(set(names)) != len(names):
+            raise ValueError(f"family names must differ, got {names}")
+        if not self.dimensions and not any(family.dimensions for family in self.families):
+            raise ValueError("a study needs searched dimensions: add [dimensions] with hidden_size, num_hidden_layers, …")
+        return self
+
+
+def check_name(value: str, what: str) -> str:
+    """A name that is safe as a file name.
+
+    Raises:
+        ValueError: a path, or other characters.
+    """
+    if not NAME.match(value):
+        raise ValueError(f"{what} has lower-case letters, digits, '-' and '_' only (it names files, so no path), got {value[:60]!r}")
+    return value
+
+
+def _known_dimensions(value: dict[str, Any]) -> dict[str, Any]:
+    for key in value:
+        if key not in DIMENSIONS:
+            raise ValueError(f"unknown key '{str(key)[:60]}'{did_you_mean(str(key)[:60], DIMENSIONS)}")
+    return value
+
+
+def study_schema() -> dict[str, Any]:
+    """JSON schema of a study file."""
+    schema = StudySpec.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "shapefront study", **schema}
+
+
+class SpecError(InvalidValueError):
+    """A study file breaks a rule; the message names file, line and key."""
