@@ -177,7 +177,7 @@ def gemm_cost(
         main, epilogue, index = fastest_parts(b, mm, nn, kk, model.tiles, model.rates, p)
     else:
         main, epilogue = flop / model.flop_per_second, np.zeros_like(flop)
-    quantise = b * mm * kk * model.quantise_seconds_per_value + p.quantise_seconds
+    quantise = b * mm * kk * model.quantise_seconds_per_value + kk * p.quantise_seconds_per_k + p.quantise_seconds
     launch = np.full(flop.shape, p.launch_seconds)
     seconds = combine(main + epilogue, memory, p.combine_power) + quantise + launch
     compute_rules = main + epilogue >= memory

@@ -106,6 +106,8 @@ def chunk_seconds(model: GemmModel, batch: FloatArray, m: FloatArray, n: FloatAr
         mk *= batch
         mk *= model.quantise_seconds_per_value
         total += mk
+    if p.quantise_seconds_per_k:
+        total += k * p.quantise_seconds_per_k
     fixed = p.launch_seconds + p.quantise_seconds
     if fixed:
         total += fixed

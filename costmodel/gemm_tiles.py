@@ -4,12 +4,12 @@ A kernel covers C[M, N] with clusters of SMs; a cluster owns ``cluster_tile_m x 
 clusters resident at once the grid takes ``w = clusters / S`` waves. The last, partly filled wave costs a share
 ``wave_rounding`` of a full one (1: a whole wave; 0: idle SMs are fully used by the next kernel)::
 
-    W = max(1, w + wave_rounding * (ceil(w) - w) + tail_waves * clip(w - 1, 0, 1))
-    T = W * (K / split * c + E),   c = max(2 TM TN / (R u), (TM bA + TN bB) / B)
+    W = max(1, w + wave_rounding * (ceil(w) - w)) + tail_waves * clip(w - 1, 0, 1)
+    T = W * (K c clip(w, 1 / split_k, 1) + E),   c = max(2 TM TN / (R u), (TM bA + TN bB) / B)
 
-R: tensor-core peak of the cluster's SMs; u: utilisation; B: bandwidth at which those SMs can load operands;
-E: epilogue and prologue that no main loop hides. Forms: NVIDIA co-design post, Fig. 4 and 5 (behaviour); the wave
-equation is the usual one (NVIDIA Deep Learning Performance guide, tile and wave quantisation).
+(without split-K the clip is 1). R: tensor-core peak of the cluster's SMs; u: utilisation; B: bandwidth at which those
+SMs can load operands; E: epilogue and prologue that no main loop hides. Forms: NVIDIA co-design post, Fig. 4 and 5
+(behaviour); the wave equation is the usual one (NVIDIA Deep Learning Performance guide, tile and wave quantisation).
 
 Every entry of the menu is non-decreasing in M, N and K, hence so is the fastest of them.
 """
@@ -37,7 +37,7 @@ class Tile:
         cluster_n: SMs of a cluster along N.
         fallback_n: SMs along N of the smaller cluster that covers the edge; 0 = none. The post's "4x2 CGA" is 4
             along N and 2 along M, with pairs (256 columns) as the fallback.
-        split_k: workers that share one output tile's K.
+        split_k: most workers that may share one output tile's K, taken from the SMs the first wave leaves idle.
         utilisation: share of the tensor-core peak in the main loop, (0, 1].
         epilogue_seconds: exposed time per wave, s.
     """
@@ -91,6 +91,7 @@ class GemmParameters:
         bandwidth_efficiency: share of the HBM datasheet bandwidth reached, (0, 1].
         quantise_efficiency: the same for the activation-quantise kernel; 0 = no such kernel.
         quantise_seconds: fixed time of the activation-quantise kernel, s.
+        quantise_seconds_per_k: time of that kernel per value of a row, which one worker scans, s.
         combine_power: p of (compute**p + memory**p)**(1/p); 0 = the hard maximum (perfect overlap).
         sm_bandwidth_share: operand-load bandwidth of one SM over its fair share of HBM; 0 = unlimited.
         k_tile: K is padded to a multiple of it; 0 = not padded.
@@ -106,6 +107,7 @@ class GemmParameters:
     bandwidth_efficiency: float = 1.0
     quantise_efficiency: float = 0.0
     quantise_seconds: float = 0.0
+    quantise_seconds_per_k: float = 0.0
     combine_power: float = 0.0
     sm_bandwidth_share: float = 0.0
     k_tile: float = 0.0
@@ -122,6 +124,7 @@ class GemmParameters:
             ("bandwidth_efficiency", 0, 1, True),
             ("quantise_efficiency", 0, 1, False),
             ("quantise_seconds", 0, _INFINITE, False),
+            ("quantise_seconds_per_k", 0, _INFINITE, False),
             ("combine_power", 0, _INFINITE, False),
             ("sm_bandwidth_share", 0, _INFINITE, False),
             ("k_tile", 0, _INFINITE, False),

@@ -43,11 +43,16 @@ class Rates:
         sms = min(tile.sms, self.sm_count)
         math_seconds = 2.0 * tile.rows * tile.columns / (sms * self.sm_flop_per_second * tile.utilisation)
         load_bytes = tile.rows * self.activation_bytes + tile.columns * self.weight_bytes
-        return max(math_seconds, load_bytes / (sms * self.sm_load_bytes_per_second)) / tile.split_k
+        return max(math_seconds, load_bytes / (sms * self.sm_load_bytes_per_second))
 
 
-def waves(batch: FloatArray | float, m: FloatArray, n: FloatArray, tile: Tile, slots: int, p: GemmParameters) -> FloatArray:
-    """Waves W of ``tile`` (a float: the last one may count in part), same shape as ``m``."""
+def waves(
+    batch: FloatArray | float, m: FloatArray, n: FloatArray, tile: Tile, slots: int, p: GemmParameters
+) -> tuple[FloatArray, FloatArray]:
+    """Waves of ``tile``: (as the main loop sees them, as the epilogue sees them), each the shape of ``m``.
+
+    They differ only for split-K, whose main loop may use the idle SMs of a first wave that is not full.
+    """
     grid = m / tile.rows
     np.ceil(grid, out=grid)
     if tile.fallback_n:
@@ -66,21 +71,26 @@ def waves(batch: FloatArray | float, m: FloatArray, n: FloatArray, tile: Tile, s
         np.ceil(columns, out=columns)
     grid *= columns
     grid *= batch
-    grid *= tile.split_k / slots
+    grid *= 1.0 / slots
+    count = columns
     # ceil of a product of rounded factors: 1e-9 of a wave keeps 16 * 19 / 19 at 16.
-    np.subtract(grid, 1e-9, out=columns)
-    np.ceil(columns, out=columns)
+    np.subtract(grid, 1e-9, out=count)
+    np.ceil(count, out=count)
     if p.wave_rounding < 1.0:
-        columns -= grid
-        columns *= p.wave_rounding
-        columns += grid
+        count -= grid
+        count *= p.wave_rounding
+        count += grid
+    np.maximum(count, 1.0, out=count)
     if p.tail_waves:
-        grid -= 1.0
-        np.clip(grid, 0.0, 1.0, out=grid)
-        grid *= p.tail_waves
-        columns += grid
-    np.maximum(columns, 1.0, out=columns)
-    return columns
+        tail = grid - 1.0
+        np.clip(tail, 0.0, 1.0, out=tail)
+        tail *= p.tail_waves
+        count += tail
+    if tile.split_k == 1:
+        return count, count
+    np.clip(grid, 1.0 / tile.split_k, 1.0, out=grid)
+    grid *= count
+    return grid, count
 
 
 def fastest(
@@ -96,9 +106,15 @@ def fastest(
     k = padded(k, p.k_tile)
     best: FloatArray | None = None
     for tile in tiles:
+        main, count = waves(batch, m, n, tile, rates.slots(tile), p)
         time = k * rates.seconds_per_k(tile)
-        time += tile.epilogue_seconds
-        time *= waves(batch, m, n, tile, rates.slots(tile), p)
+        if main is count:
+            time += tile.epilogue_seconds
+            time *= count
+        else:
+            time *= main
+            count *= tile.epilogue_seconds
+            time += count
         if best is None:
             best = time
         else:
@@ -121,8 +137,8 @@ def fastest_parts(
     k = padded(k, p.k_tile)
     main, epilogue = [], []
     for tile in tiles:
-        count = waves(batch, m, n, tile, rates.slots(tile), p)
-        main.append(count * k * rates.seconds_per_k(tile))
+        loops, count = waves(batch, m, n, tile, rates.slots(tile), p)
+        main.append(loops * k * rates.seconds_per_k(tile))
         epilogue.append(count * tile.epilogue_seconds)
     index = np.argmin(np.add(main, epilogue), axis=0)
     pick = index[None]

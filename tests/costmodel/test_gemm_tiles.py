@@ -21,7 +21,7 @@ def rate(m: object, n: object, k: object, tile: tuple[int, ...] | None = None) -
 
 def count(m: float, n: float, tile: Tile, p: GemmParameters, sms: int = 152) -> float:
     rates = Rates(sms, 1.0, float("inf"), 1.0, 1.0)
-    return float(waves(1.0, np.array([m]), np.array([n]), tile, rates.slots(tile), p)[0])
+    return float(waves(1.0, np.array([m]), np.array([n]), tile, rates.slots(tile), p)[0][0])
 
 
 def test_waves_by_hand() -> None:
@@ -32,8 +32,22 @@ def test_waves_by_hand() -> None:
     assert count(1, 1, tile, hard) == 1
     # Half-counted rounding: 16.84 + 0.5*(17 - 16.84) = 16.921.
     assert count(8192, 9729, tile, GemmParameters(wave_rounding=0.5)) == pytest.approx((320 / 19 + 17) / 2)
-    # Split-K doubles the clusters: 32*19/19.
-    assert count(8192, 9728, Tile(256, 128, 2, 4, split_k=2), hard) == 32
+
+
+def test_split_k_by_hand() -> None:
+    hard, one = GemmParameters(), Tile(128, 128)
+    # 8 tiles on 152 SMs: without split-K one wave; split 4 ways 32 SMs work and the main loop takes a quarter;
+    # split 64 ways there are only 152 / 8 = 19 workers a tile.
+    assert count(1024, 128, one, hard) == 1
+    assert count(1024, 128, Tile(128, 128, split_k=4), hard) == 0.25
+    assert count(1024, 128, Tile(128, 128, split_k=64), hard) == pytest.approx(8 / 152)
+    # Two full waves leave nothing idle: 304 tiles.
+    assert count(128, 128 * 304, Tile(128, 128, split_k=4), hard) == 2
+    # Time: 8/152 of the main loop and one epilogue: 2*128*128*1000/(1e12) * 8/152 + 2e-6.
+    rates = Rates(152, 1e12, float("inf"), 2.0, 2.0)
+    tile = Tile(128, 128, split_k=64, epilogue_seconds=2e-6)
+    got = fastest(1.0, np.array([1024.0]), np.array([128.0]), np.array([1000.0]), (tile,), rates, hard)[0]
+    assert got == pytest.approx(32.768e-6 * 8 / 152 + 2e-6)
 
 
 def test_fallback_cluster_covers_the_edge_by_hand() -> None:

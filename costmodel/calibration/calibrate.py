@@ -1,0 +1,147 @@
+"""``calibrate`` one (hardware, stack), ``write_profile`` it, ``validate`` the shipped profiles."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidValueError
+from ..profile import FAMILIES, KernelProfile, load_profile, parse_profile, profile_names
+from .interface import FamilyResult, ValidationRow, fit_of, plugins, validate_of
+from .tables import STACKS, open_tables
+from .toml import profile_toml
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationResult:
+    """Everything fitted for one (hardware, stack).
+
+    Attributes:
+        hardware: hardware name.
+        stack: serving stack.
+        families: one entry per kernel family and format.
+        provenance: versions, date, split.
+    """
+
+    hardware: str
+    stack: str
+    families: tuple[FamilyResult, ...]
+    provenance: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Profile name, e.g. ``gb300-trtllm``."""
+        return f"{self.hardware}-{self.stack}"
+
+    def as_table(self) -> dict[str, Any]:
+        """The profile as nested plain tables, as :func:`..profile.parse_profile` reads them."""
+        table: dict[str, Any] = {
+            "name": self.name,
+            "title": f"{self.hardware.upper()} fitted to measured {self.stack} kernels",
+            "hardware": self.hardware,
+            "stack": self.stack,
+            "provenance": dict(self.provenance),
+        }
+        for result in sorted(self.families, key=lambda r: (FAMILIES.index(r.family), r.format)):
+            entry: dict[str, Any] = {"status": result.status, "source": result.source, "parameters": dict(result.parameters)}
+            for key in ("standard_errors", "fit", "held_out", "valid", "pairs"):
+                part = getattr(result, key)
+                if part:
+                    entry[key] = {name: list(v) if isinstance(v, tuple) else v for name, v in part.items()}
+            if result.note:
+                entry["note"] = result.note
+            table.setdefault(result.family, {})[result.format] = entry
+        return table
+
+    def profile(self) -> KernelProfile:
+        """The result as a profile, checked like a file."""
+        return parse_profile(self.as_table(), f"calibration of {self.name}")
+
+
+def calibrate(
+    hardware: str, stack: str, table: str | Path | None = None, families: Sequence[str] | None = None
+) -> CalibrationResult:
+    """Fit every kernel family that the measured tables of (hardware, stack) hold.
+
+    Args:
+        hardware: hardware name, e.g. ``gb300``.
+        stack: ``trtllm``, ``sglang``, ``vllm``; any name with a table of your own.
+        table: a user's CSV or parquet of GEMMs with columns m, n, k, dtype, latency (ms), instead of the built-in tables.
+        families: family modules to fit (``gemm``, ``attention``, …); all where None.
+
+    Raises:
+        InvalidValueError: no table, or one with bad columns, units, values or too few rows.
+    """
+    tables = open_tables(hardware, stack, table)
+    chosen = ("gemm",) if table is not None else (tuple(families) if families is not None else None)
+    results: list[FamilyResult] = []
+    for _, module in plugins(chosen):
+        results += fit_of(module)(tables)
+    if not results:
+        raise InvalidValueError(f"the tables of {hardware}/{stack} hold no kernel family to fit")
+    provenance: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+    if table is None:
+        try:
+            provenance["tables"] = f"aiconfigurator-core {version('aiconfigurator-core')} (Apache-2.0), NVIDIA"
+        except PackageNotFoundError:
+            provenance["tables"] = "aiconfigurator-core (Apache-2.0), NVIDIA"
+    else:
+        provenance["tables"] = Path(table).name
+    provenance["split"] = "whole shapes held out by a fixed hash (costmodel/calibration/split.py)"
+    return CalibrationResult(tables.hardware.name, stack, tuple(results), provenance)
+
+
+def write_profile(result: CalibrationResult, path: str | Path) -> Path:
+    """Write a profile file: checked first, written aside, then renamed, so that a reader never sees half of it.
+
+    Raises:
+        InvalidValueError: the folder cannot be written, or the result is not a valid profile.
+    """
+    target = Path(path)
+    result.profile()
+    text = profile_toml(result.as_table())
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False, encoding="utf-8") as handle:
+            handle.write(text)
+        os.chmod(handle.name, 0o644)
+        os.replace(handle.name, target)
+    except OSError as error:
+        raise InvalidValueError(f"{target}: cannot be written ({error.strerror}); give a folder that exists") from None
+    return target
+
+
+def validate(
+    hardware: str | None = None, stack: str | None = None, families: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Error table of the shipped profiles against the measured tables, held-out rows only.
+
+    Args:
+        hardware: only this hardware.
+        stack: only this serving stack.
+        families: only these family modules.
+
+    Raises:
+        InvalidValueError: no shipped profile matches, or the measured tables are not installed.
+    """
+    rows: list[ValidationRow] = []
+    seen = False
+    for name in profile_names():
+        profile = load_profile(name)
+        if profile.stack not in STACKS or (hardware and profile.hardware.name != hardware) or (stack and profile.stack != stack):
+            continue
+        seen = True
+        tables = open_tables(profile.hardware.name, profile.stack)
+        for _, module in plugins(tuple(families) if families is not None else None):
+            rows += validate_of(module)(tables, profile)
+    if not seen:
+        raise InvalidValueError(
+            f"no fitted profile for hardware={hardware or 'any'}, stack={stack or 'any'}; fitted ones: "
+            + ", ".join(n for n in profile_names() if load_profile(n).stack in STACKS)
+        )
+    return [row.as_dict() for row in rows]
