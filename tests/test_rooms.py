@@ -35,7 +35,7 @@ def test_imports_point_one_way(room: str) -> None:
 
 
 def test_costmodel_needs_numpy_only() -> None:
-    code = f"import shapefront.costmodel, sys; print([m for m in {HEAVY + ('pydantic', 'typer')} if m in sys.modules])"
+    code = f"import shapefront.costmodel, sys; print([m for m in {(*HEAVY, 'pydantic', 'typer')} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 

@@ -77,7 +77,10 @@ def test_layouts_divide_as_told() -> None:
 
 
 def test_reasons_name_the_rule() -> None:
-    assert "tpa*kvp must divide num_attention_heads" in layout_reasons(DENSE.with_(num_attention_heads=24), Layout(tpa=16, tpf=16))[0]
+    assert (
+        "tpa*kvp must divide num_attention_heads"
+        in layout_reasons(DENSE.with_(num_attention_heads=24), Layout(tpa=16, tpf=16))[0]
+    )
     assert "ep must be 1 in a dense model" in layout_reasons(DENSE, Layout(dpa=2, ep=2))[0]
     assert "ep must divide num_experts" in layout_reasons(MOE, Layout(dpa=3, ep=3))[0]
     assert "pp must divide num_hidden_layers" in layout_reasons(MLA, Layout(pp=2))[0]

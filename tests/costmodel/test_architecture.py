@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 from shapefront.costmodel import Architecture, ArchitectureBatch, InvalidValueError, UnknownKeyError, group_by_kind
 
 TINY = Architecture(
-    hidden_size=8, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=2, intermediate_size=16, vocab_size=10
+    hidden_size=8,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=2,
+    intermediate_size=16,
+    vocab_size=10,
 )
 
 

@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from shapefront.costmodel import FORMATS, InvalidValueError, TensorFormats, UnknownKeyError, get_format, hardware_names, load_hardware
+from shapefront.costmodel import (
+    FORMATS,
+    InvalidValueError,
+    TensorFormats,
+    UnknownKeyError,
+    get_format,
+    hardware_names,
+    load_hardware,
+)
 from shapefront.costmodel.hardware import STATUSES, data_directory, parse_hardware, read_toml
 
 # The table of dense peaks as published; PFLOP/s NVFP4, FP8, BF16, TB/s, SMs, domain.
@@ -67,7 +75,7 @@ def test_bad_numbers_are_refused(key: str, value: object, message: str) -> None:
 def test_unknown_and_missing_keys_are_named() -> None:
     table = gb300()
     table["memory_byte"] = table.pop("memory_bytes")
-    with pytest.raises(UnknownKeyError, match="unknown key 'memory_byte' .did you mean 'memory_bytes'"):
+    with pytest.raises(UnknownKeyError, match=r"unknown key .memory_byte. .did you mean 'memory_bytes'"):
         parse_hardware(table, "mine.toml")
     del table["memory_byte"]
     with pytest.raises(UnknownKeyError, match="'memory_bytes' is missing"):

@@ -53,6 +53,12 @@ def test_batch_refuses_what_the_scalar_refuses() -> None:
 def test_workload_context() -> None:
     assert Workload().decode_context == 8704  # 8192 + 1024/2
     assert Workload().peak_context == 9216
-    for bad in (dict(input_tokens=0), dict(prefix_cache_share=1.0), dict(load="skewed"), dict(load=0.5), dict(max_itl_seconds=0.0)):
+    for bad in (
+        dict(input_tokens=0),
+        dict(prefix_cache_share=1.0),
+        dict(load="skewed"),
+        dict(load=0.5),
+        dict(max_itl_seconds=0.0),
+    ):
         with pytest.raises(InvalidValueError):
             Workload(**bad)  # type: ignore[arg-type]
