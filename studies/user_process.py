@@ -1,0 +1,62 @@
+"""The process a user's function runs in: JSON lines in, JSON lines out, nothing else shared.
+
+Started as ``python -m shapefront.studies.user_process MODULE:FUNCTION [FOLDER…]``. Its standard output belongs to the
+protocol; what the function prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # Linux prctl(2): signal the child when its parent dies
+
+
+def load_entry(entry: str) -> Callable[..., Any]:
+    """Import ``module:function``.
+
+    Raises:
+        ImportError: no such module or function, or it is not callable.
+    """
+    module, _, name = entry.partition(":")
+    function = getattr(importlib.import_module(module), name, None)
+    if not callable(function):
+        raise ImportError(f"module '{module}' has no function '{name}'")
+    return function  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Answer calls until the other side closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    entry, folders = sys.argv[1], sys.argv[2:]
+    sys.path[:0] = folders
+    try:
+        function = load_entry(entry)
+    except BaseException as error:
+        answers.write(json.dumps({"error": f"cannot import {entry}: {type(error).__name__}: {error}"[:500], "fatal": True}) + "\n")
+        return
+    from shapefront.costmodel import Architecture
+
+    answers.write(json.dumps({"ready": True}) + "\n")
+    for line in sys.stdin:
+        call = json.loads(line)
+        try:
+            value = float(function(Architecture.from_dict(call["design"]), call["point"]))
+            answer: dict[str, Any] = {"value": value}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"[:500]}
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()
