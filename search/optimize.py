@@ -1,0 +1,136 @@
+"""The search: seeds, generations of an Optuna sampler beside lattice neighbours of the front, and a final polish.
+
+A pure function of (problem, trials, seed, options): nothing here reads a clock, and no result depends on how an
+evaluator splits the work, so that replaying a run with stored prices continues it exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..costmodel import InvalidValueError
+from .evaluate import Evaluator, evaluate
+from .modes import Mode, make_mode
+from .outcome import Callback, Recorder, Run, SearchOutcome
+from .polish import NeighbourQueue, polish
+from .problem import SearchProblem
+from .sampler import Proposer, check_sampler
+from .seeds import seed_suggestions
+
+MAX_TRIALS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """How the search spends its trials; the defaults are what measured best (docs/search-benchmark.md).
+
+    Attributes:
+        sampler: one of :data:`.sampler.SAMPLERS`.
+        population: designs of a generation, and parents of a genetic sampler.
+        seeds: start from the reference model, scaled known models and an aspect-ratio ladder.
+        neighbour_share: part of each generation spent on lattice neighbours of the front, [0, 1).
+        polish: after the trials, price every neighbour of every front member until none improves.
+        max_polish: designs the polish may price; 0 = four times the trials, at least 2000.
+    """
+
+    sampler: str = "nsgaii"
+    population: int = 48
+    seeds: bool = True
+    neighbour_share: float = 0.5
+    polish: bool = True
+    max_polish: int = 0
+
+    def __post_init__(self) -> None:
+        check_sampler(self.sampler)
+        if not 2 <= self.population <= 10_000:
+            raise InvalidValueError(f"population must be between 2 and 10000, got {self.population}")
+        if not 0 <= self.neighbour_share < 1:
+            raise InvalidValueError(f"neighbour_share must be at least 0 and below 1, got {self.neighbour_share}")
+        if self.max_polish < 0:
+            raise InvalidValueError(f"max_polish must be at least 0, got {self.max_polish}")
+
+
+def optimize(
+    problem: SearchProblem,
+    *,
+    trials: int = 400,
+    seed: int = 0,
+    options: SearchOptions | None = None,
+    evaluator: Evaluator | None = None,
+    recorder: Recorder | None = None,
+    callback: Callback | None = None,
+    study_name: str = "shapefront",
+) -> SearchOutcome:
+    """Search a study.
+
+    Args:
+        problem: designs, constraints, pricing, objectives.
+        trials: candidates the seeds and the sampler may price; the polish adds its own.
+        seed: same seed, same outcome.
+        options: sampler and shares.
+        evaluator: prices a whole generation; default in process.
+        recorder: called with the finished trials of each generation, in trial order.
+        callback: told of the progress after each generation.
+        study_name: name of the Optuna study.
+
+    Returns:
+        Everything priced, the fronts and the study; ``interrupted`` after a KeyboardInterrupt.
+
+    Raises:
+        NothingLegalError: the constraints leave no design.
+        InvalidValueError: trials below 1, a negative seed.
+    """
+    if isinstance(trials, bool) or not 1 <= trials <= MAX_TRIALS:
+        raise InvalidValueError(f"trials must be between 1 and {MAX_TRIALS}, got {trials}")
+    if seed < 0:
+        raise InvalidValueError(f"seed must be at least 0, got {seed}")
+    chosen = options or SearchOptions()
+    mode = make_mode(problem)
+    run = Run(problem, mode.distributions(), evaluator or evaluate, recorder, callback, name=study_name)
+    queue = NeighbourQueue(run, mode)
+    try:
+        _sample(run, mode, queue, trials, seed, chosen)
+        if chosen.polish and not run.exhausted:
+            limit = chosen.max_polish or max(4 * trials, 2000)
+            run.polished = polish(run, mode, queue, limit=limit)
+            run.exhausted = mode.left == 0
+        run.polished = run.polished or run.exhausted
+    except KeyboardInterrupt:
+        run.interrupted = True
+        if not run.parts:
+            raise
+    return run.outcome()
+
+
+def _sample(run: Run, mode: Mode, queue: NeighbourQueue, trials: int, seed: int, options: SearchOptions) -> None:
+    proposer = Proposer(options.sampler, run.distributions, len(run.problem.objectives), seed, options.population)
+    for phase, count in _plan(run, trials, options):
+        if phase == "seed":
+            candidates = mode.place(*seed_suggestions(run.problem))
+            candidates = candidates.take(np.arange(min(len(candidates), count)))
+            sources = ["seed"] * len(candidates)
+        else:
+            wanted = queue.take(int(options.neighbour_share * count)) if run.count else None
+            near = 0 if wanted is None else len(wanted)
+            drawn = mode.project(proposer.propose(run.generation, count - near))
+            sources = ["polish"] * near + ["sampler"] * len(drawn)
+            candidates = drawn if wanted is None or not near else wanted.concatenate([wanted, drawn])
+        if not len(candidates) and mode.left == 0:
+            run.exhausted = True
+            return
+        proposer.tell(run.price(candidates, sources))
+        run.report("seed" if phase == "seed" else "sample", trials)
+
+
+def _plan(run: Run, trials: int, options: SearchOptions) -> Iterator[tuple[str, int]]:
+    """Phases and their sizes until the trials are spent; a generation that yields nothing twice ends the search."""
+    if options.seeds:
+        yield "seed", trials
+    idle = 0
+    while run.count < trials and idle < 3:
+        before = run.count
+        yield "sample", min(options.population, trials - run.count)
+        idle = idle + 1 if run.count == before else 0
