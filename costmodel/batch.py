@@ -63,6 +63,8 @@ class ArchitectureBatch:
         full = {name: np.ascontiguousarray(np.broadcast_to(v, shape), dtype=np.int64) for name, v in values.items()}
         if kind.attention == "mla":
             full["num_key_value_heads"] = full["num_attention_heads"]
+        shared, width = full["n_shared_experts"], full["shared_expert_intermediate_size"]
+        full["shared_expert_intermediate_size"] = np.where((shared > 0) & (width == 0), full["moe_intermediate_size"], width)
         batch = cls(kind, **full)
         batch._check()
         return batch

@@ -1,0 +1,142 @@
+"""What a step needs to know beyond shapes: the serving stack's choices, with their numbers from the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InvalidValueError, check_keys
+from .formats import TensorFormats
+from .profile import KernelProfile, load_profile
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepParameters:
+    """Profile family ``step``: what surrounds the kernels of one forward pass. Neutral defaults.
+
+    Attributes:
+        host_seconds: signed constant a step: host work that CUDA graphs do not hide, less what the kernel tables
+            count and the stack does not run, s.
+        overlap: share of communication hidden behind compute, [0, 1].
+        shared_expert_overlap: share of the shared expert that runs beside the routed ones, [0, 1].
+    """
+
+    host_seconds: float = 0.0
+    overlap: float = 0.0
+    shared_expert_overlap: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("overlap", "shared_expert_overlap"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseParameters:
+    """Profile family ``elementwise``: norms, residuals, activations. Neutral defaults.
+
+    Attributes:
+        launch_seconds: fixed time of one kernel, s.
+        memory_efficiency: share of the HBM bandwidth, (0, 1].
+    """
+
+    launch_seconds: float = 0.0
+    memory_efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory_efficiency <= 1:
+            raise InvalidValueError(f"memory_efficiency must lie in (0, 1], got {self.memory_efficiency}")
+
+
+def _numbers(cls: Any, profile: KernelProfile, family: str) -> Any:
+    table = profile.family(family).parameters
+    check_keys(table, [f.name for f in fields(cls)], f"{profile.name}: [{family}.default]")
+    return cls(**{name: float(value) for name, value in table.items()})
+
+
+@lru_cache(maxsize=64)
+def step_parameters(profile: KernelProfile) -> StepParameters:
+    """The profile's ``step`` numbers."""
+    parameters: StepParameters = _numbers(StepParameters, profile, "step")
+    return parameters
+
+
+@lru_cache(maxsize=64)
+def elementwise_parameters(profile: KernelProfile) -> ElementwiseParameters:
+    """The profile's ``elementwise`` numbers."""
+    parameters: ElementwiseParameters = _numbers(ElementwiseParameters, profile, "elementwise")
+    return parameters
+
+
+def elementwise_seconds(bytes: ArrayLike, *, kernels: ArrayLike = 1, profile: KernelProfile) -> FloatArray:
+    """Seconds of element-wise kernels: launches + bytes / (bandwidth · efficiency); all arguments broadcast.
+
+    Args:
+        bytes: bytes read and written, B.
+        kernels: kernels launched.
+        profile: kernel profile.
+    """
+    p = elementwise_parameters(profile)
+    rate = profile.hardware.memory_bytes_per_second * p.memory_efficiency
+    return np.asarray(np.asarray(bytes, dtype=np.float64) / rate + p.launch_seconds * np.asarray(kernels))
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How one forward pass is executed.
+
+    Attributes:
+        formats: number formats of the tensor classes.
+        profile: kernel profile.
+        load: expert routing (see :func:`~.moe_load.imbalance_factor`).
+        overlap: share of communication hidden behind compute; ``None`` takes the profile's.
+        host_seconds: signed constant a step; ``None`` takes the profile's.
+        shared_expert_overlap: ``None`` takes the profile's.
+        moe_kernel: expert kernel of the profile, where it has several.
+        wide_moe_kernel: the same for attention DP with expert parallelism.
+        all_to_all_kernel: expert all-to-all kernel of the profile.
+        absorbed_format: number format of MLA's absorbed batched products; ``None`` = the attention math's.
+    """
+
+    formats: TensorFormats
+    profile: KernelProfile
+    load: str | float = "balanced"
+    overlap: float | None = None
+    host_seconds: float | None = None
+    shared_expert_overlap: float | None = None
+    moe_kernel: str | None = None
+    wide_moe_kernel: str | None = None
+    all_to_all_kernel: str | None = None
+    absorbed_format: str | None = None
+    _step: StepParameters = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        base = step_parameters(self.profile)
+        chosen = {f.name: getattr(self, f.name) for f in fields(StepParameters)}
+        merged = {name: getattr(base, name) if value is None else float(value) for name, value in chosen.items()}
+        object.__setattr__(self, "_step", StepParameters(**merged))
+
+    @property
+    def step(self) -> StepParameters:
+        """The numbers around the kernels, user's choice over the profile's."""
+        return self._step
+
+    @classmethod
+    def make(
+        cls, formats: TensorFormats | None = None, profile: str | KernelProfile = "gb300-blog", **choices: Any
+    ) -> StepOptions:
+        """Fill in defaults and load the profile; unknown choices are refused by name."""
+        check_keys(choices, [f.name for f in fields(cls) if f.init and f.name not in ("formats", "profile")], "step options")
+        return cls(formats or TensorFormats(), load_profile(profile), **choices)
+
+
+def require_options(options: Mapping[str, Any], *, formats: TensorFormats | None, profile: str | KernelProfile) -> StepOptions:
+    """:meth:`StepOptions.make` from keyword arguments of a public function."""
+    return StepOptions.make(formats, profile, **options)

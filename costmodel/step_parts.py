@@ -1,0 +1,216 @@
+"""The parts of one forward pass on the distinct work of a plan: GEMMs as executed, experts, exchange, element-wise.
+
+Every function returns seconds of *all* layers, shape ``(A, U)`` over the distinct combinations of its key (see
+:class:`~.step_plan.StepPlan`). GEMMs as executed: fused QKV (heads over TPA, KV heads replicated beyond their
+number), attention output (heads over TPA·KVP), fused gate-up, router, LM head over the vocabulary; MLA: fused
+down-projections (replicated), up-projections over TPA, absorbed batched products around the latent attention.
+
+References:
+    [1] NVIDIA, AI Model Co-Design: Hardware-Friendly LLM Design (10 July 2026), Table 1, guidelines 5 and 7.
+    [2] Helix Parallelism, arXiv 2507.07120, section 2: exchange of partial outputs and log-sum-exps.
+    [3] DeepSeek-V3, arXiv 2412.19437, eqs. 1-15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .batch import ArchitectureBatch
+from .collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    moe_combine_seconds,
+    moe_dispatch_seconds,
+    reduce_scatter_seconds,
+)
+from .formats import get_format
+from .gemm import bmm_seconds, gemm_seconds
+from .memory import ceil_div, vocabulary_shard
+from .moe import moe_seconds
+from .parameters import moe_layers
+from .step_options import StepOptions, elementwise_seconds
+from .step_plan import DISPATCH, GATHER, REDUCE, Keyed
+
+FloatArray = NDArray[np.float64]
+Parts = dict[str, FloatArray]
+_BF16_BYTES = 2.0
+_FP32_BYTES = 4.0
+
+
+def column(values: NDArray[np.int64]) -> FloatArray:
+    """``(A,)`` as a float column ``(A, 1)``."""
+    return values[:, None].astype(np.float64)
+
+
+def local_gemms(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
+    """Projections around attention, router and LM head: ``qkv_gemm output_gemm absorbed_gemm router_gemm head_gemm``."""
+    f, profile = options.formats, options.profile
+    tpa, rows = key["tpa"], key["rows"]
+    group = tpa * key["kvp"]
+    h, n, layers = column(b.hidden_size), column(b.num_attention_heads), column(b.num_hidden_layers)
+    heads, heads_out = ceil_div(n, tpa), ceil_div(n, group)
+    parts: Parts = {}
+    if b.kind.attention == "mla":
+        c, r, rank = column(b.kv_lora_rank), column(b.qk_rope_head_dim), column(b.q_lora_rank)
+        nope, v = column(b.qk_nope_head_dim), column(b.v_head_dim)
+        down = gemm_seconds(rows, c + r + rank, h, format=f.qkv, profile=profile)
+        up = gemm_seconds(rows, heads * (nope + r), np.where(rank > 0, rank, h), format=f.qkv, profile=profile)
+        parts["qkv_gemm"] = layers * (down + up)
+        absorbed = options.absorbed_format or f.attention
+        into = bmm_seconds(heads, rows, c, nope, format=absorbed, profile=profile)
+        out = bmm_seconds(heads_out, rows, v, c, format=absorbed, profile=profile)
+        parts["absorbed_gemm"] = layers * (into + out)
+        width = v
+    else:
+        width = column(b.head_dim)
+        fused = (heads + 2 * ceil_div(column(b.num_key_value_heads), tpa)) * width
+        parts["qkv_gemm"] = layers * gemm_seconds(rows, fused, h, format=f.qkv, profile=profile)
+    parts["output_gemm"] = layers * gemm_seconds(rows, h, heads_out * width, format=f.attention_output, profile=profile)
+    if b.kind.moe:
+        router = gemm_seconds(rows, column(b.num_experts), h, format=f.router, profile=profile)
+        parts["router_gemm"] = np.asarray(moe_layers(b))[:, None] * router
+    vocabulary = vocabulary_shard(column(b.vocab_size), group)
+    parts["head_gemm"] = gemm_seconds(key["head_rows"], vocabulary, h, format=f.lm_head, profile=profile)
+    return parts
+
+
+def local_other(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
+    """Norms with residuals, latent norms, embedding look-up and sampling: ``norm_elementwise head_elementwise``.
+
+    A fused residual-and-norm kernel reads the update and the residual and writes both back: 4·H values of 2 B a token.
+    Sampling reads the logits of the whole vocabulary once (FP32).
+    """
+    profile, rows = options.profile, key["rows"]
+    h, layers = column(b.hidden_size), column(b.num_hidden_layers)
+    norms = b.kind.norms_per_layer
+    moved, kernels = norms * 4 * h * _BF16_BYTES, float(norms)
+    if b.kind.attention == "mla":
+        moved, kernels = moved + 2 * _BF16_BYTES * (column(b.q_lora_rank) + column(b.kv_lora_rank)), kernels + 1
+    head = key["head_rows"] * (column(b.vocab_size) * _FP32_BYTES) + rows * (6 * h * _BF16_BYTES)
+    return {
+        "norm_elementwise": layers * elementwise_seconds(rows * moved, kernels=kernels, profile=profile),
+        "head_elementwise": elementwise_seconds(head, kernels=3, profile=profile),
+    }
+
+
+def local_communication(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
+    """Collectives of the attention group: ``attention_all_reduce kv_all_to_all head_gather``.
+
+    KVP: each GPU holds rows·(n_h/TPA)·d_o partial outputs (BF16) and as many log-sum-exps as heads (FP32) and sends
+    (KVP-1)/KVP of them [2]; d_o is the head size, or the latent before an absorbed value up-projection.
+    """
+    profile, rows = options.profile, key["rows"]
+    group = key["tpa"] * key["kvp"]
+    h, layers = column(b.hidden_size), column(b.num_hidden_layers)
+    message = rows * (h * _BF16_BYTES)
+    reduce = all_reduce_seconds(message, group, profile=profile)
+    logits = key["head_rows"] * (column(b.vocab_size) * _BF16_BYTES)
+    parts = {
+        "attention_all_reduce": layers * reduce,
+        # one more for the embedding of a sharded vocabulary
+        "head_gather": all_gather_seconds(logits, group, profile=profile) + reduce,
+    }
+    if np.any(key["kvp"] > 1):
+        heads = ceil_div(column(b.num_attention_heads), key["tpa"])
+        width = column(b.kv_lora_rank if b.kind.attention == "mla" else b.head_dim)
+        held = rows * heads * (width * _BF16_BYTES + _FP32_BYTES)
+        parts["kv_all_to_all"] = layers * all_to_all_seconds(held, key["kvp"], profile=profile)
+    return parts
+
+
+def dense_ffn(b: ArchitectureBatch, key: Keyed, options: StepOptions, *, shared: bool) -> tuple[FloatArray, FloatArray]:
+    """GEMM and activation seconds of the dense FFN layers, or of the shared experts of the MoE layers.
+
+    Fused gate-up (N = 2·width/ranks), then down (K = width/ranks).
+    """
+    profile, rows = options.profile, key["rows"]
+    sparse = np.asarray(moe_layers(b), dtype=np.float64)
+    width = b.n_shared_experts * b.shared_expert_intermediate_size if shared else b.intermediate_size
+    layers = (sparse if shared else b.num_hidden_layers - sparse) * (width > 0)
+    if not np.any(layers > 0):
+        zero = np.zeros((len(b), rows.shape[1]))
+        return zero, zero
+    h, shard = column(b.hidden_size), ceil_div(column(np.maximum(width, 1)), key["ranks"])
+    gates = 2 if b.kind.gated_ffn else 1
+    first = gemm_seconds(rows, gates * shard, h, format=options.formats.ffn, profile=profile)
+    second = gemm_seconds(rows, h, shard, format=options.formats.ffn, profile=profile)
+    activation = elementwise_seconds(rows * (shard * (gates + 1) * _BF16_BYTES), profile=profile)
+    return layers[:, None] * (first + second), layers[:, None] * activation
+
+
+def routed_experts(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> FloatArray:
+    """Routed experts on the slowest rank; attention DP with EP may run another kernel of the stack."""
+
+    def price(kernel: str | None) -> FloatArray:
+        return moe_seconds(
+            key["tokens"],
+            hidden_size=column(b.hidden_size),
+            moe_intermediate_size=column(b.moe_intermediate_size),
+            num_experts=column(b.num_experts),
+            top_k=column(b.num_experts_per_tok),
+            ep=key["ep"],
+            tp=key["tpf"],
+            format=options.formats.experts,
+            gated=b.kind.gated_ffn,
+            load=options.load,
+            kernel=kernel,
+            profile=options.profile,
+        )
+
+    seconds, wide = price(options.moe_kernel), key["wide"] > 0
+    if options.wide_moe_kernel != options.moe_kernel and np.any(wide):
+        seconds = np.where(wide, price(options.wide_moe_kernel), seconds)
+    return np.asarray(np.asarray(moe_layers(b))[:, None] * seconds)
+
+
+def exchange(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
+    """Communication of the FFN: ``ffn_all_reduce ffn_gather dispatch combine``.
+
+    REDUCE: one all-reduce of the partial sums over all ranks. GATHER: all-gather of the tokens, reduce-scatter of the
+    sums. DISPATCH: expert all-to-all both ways on the GPU's share of its group's tokens; inside an expert's TPF ranks
+    the arriving tokens are gathered and the sums scattered; a TPA·KVP group then re-assembles its tokens.
+    Dense layers of a DISPATCH layout stay on their DP rank: an all-reduce over its group.
+    """
+    profile, rows, mode = options.profile, key["rows"], key["mode"]
+    h, layers = column(b.hidden_size), column(b.num_hidden_layers)
+    sparse = np.asarray(moe_layers(b), dtype=np.float64)[:, None]
+    ranks, group, zero = key["ranks"], key["group"], np.zeros((len(b), rows.shape[1]))
+    token_bytes = h * _BF16_BYTES
+    parts: Parts = {}
+    if np.any(mode == REDUCE):
+        reduce = layers * all_reduce_seconds(rows * token_bytes, np.where(mode == REDUCE, ranks, 1), profile=profile)
+        parts["ffn_all_reduce"] = np.where(mode == REDUCE, reduce, zero)
+    if np.any(mode == GATHER):
+        n, total = np.where(mode == GATHER, ranks, 1), key["tokens"] * token_bytes
+        both = all_gather_seconds(total, n, profile=profile) + reduce_scatter_seconds(total, n, profile=profile)
+        parts["ffn_gather"] = np.where(mode == GATHER, layers * both, zero)
+    wide = mode == DISPATCH
+    if np.any(wide):
+        ep, tpf = np.where(wide, key["ep"], 1), np.where(wide, key["tpf"], 1)
+        held = rows / group
+        common: dict[str, Any] = {
+            "hidden_size": h,
+            "top_k": column(b.num_experts_per_tok),
+            "num_experts": column(b.num_experts),
+            "load": options.load,
+            "kernel": options.all_to_all_kernel,
+            "profile": profile,
+        }
+        dispatch = sparse * moe_dispatch_seconds(held, ep, format=options.formats.experts, **common)
+        combine = sparse * moe_combine_seconds(held, ep, **common)
+        if np.any(tpf > 1):
+            # copies of a token over the EP groups, its own included: EP·(1 - (1 - 1/EP)^k)
+            copies = ep * (1.0 - (1.0 - 1.0 / ep) ** column(b.num_experts_per_tok))
+            arrived = held * copies * tpf * h
+            sent = get_format(options.formats.experts).activation_bytes
+            dispatch = dispatch + sparse * all_gather_seconds(arrived * sent, tpf, profile=profile)
+            combine = combine + sparse * reduce_scatter_seconds(arrived * _BF16_BYTES, tpf, profile=profile)
+        regroup = layers * all_reduce_seconds(rows * token_bytes, np.where(wide, group, 1), profile=profile)
+        parts["dispatch"] = np.where(wide, dispatch, zero)
+        parts["combine"] = np.where(wide, combine, zero)
+        parts["ffn_all_reduce"] = parts.get("ffn_all_reduce", zero) + np.where(wide, regroup, zero)
+    return parts
