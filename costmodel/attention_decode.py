@@ -1,12 +1,18 @@
 """Decode attention (MHA, GQA, MQA; one new token a sequence, sliding window) on one GPU.
 
-Equations (keys = KV tokens read by a sequence, g = query heads of a KV head)::
+Equations (keys = KV tokens read by a sequence, b = bytes a value, n = thread blocks over SMs)::
 
-    ideal   T = max(2·n_kv·d·b·keys·B/BW, 4·n_h·d·keys·B/F, n_h·keys·B/R)                  (1)
-    fitted  T = t0 + ((KV/(BW·e_b))³ + (W·(o + tiles·t_k·b))³)^⅓ + t_r·log2(1 + splits)    (2)
+    ideal   T = max(2·n_kv·d·b·keys·B/BW, 4·n_h·d·keys·B/F, n_h·keys·B/R)                        (1)
+    fitted  T = max(ideal, t0 + (M³ + (o·max(n, n0) + max(n, 1)·w/s)³)^⅓ + r·(s − 1) + c_q·B_qo/BW)  (2)
+            M = KV/(BW·e_b),  w = t_k·b·max(keys − K0, 0),  r = t_r + t_v·heads·n
+            s = min(max(√(w/r), 1), max(1/n, 1))
 
-(1): the KV cache is read once per query group. (2): W waves of thread blocks, each walking ``tiles`` key tiles of
-one (sequence, KV head, split); the cubes are a smooth maximum of the memory bound and of the SMs' own pace.
+(1): the KV cache is read once per query group. (2): a thread block walks the keys of one (sequence, KV head); an
+idle GPU splits them s ways, which costs r a split to combine (partial results grow with the heads of a block), so s is
+the best split that still fits the GPU. The first K0 keys hide behind the block's own start o. The cubes are a smooth
+maximum of the memory bound and of the SMs' pace. A group of more than ``wide_group`` query heads runs a wider and
+slower block. Every term is non-decreasing in batch, keys and heads, and so is T: where s is capped by 1/n,
+``w/s >= r·s`` outweighs the falling number of splits. (2) is inferred from measured kernels.
 """
 
 from __future__ import annotations
@@ -31,43 +37,172 @@ from .attention_common import (
     positive,
 )
 from .formats import get_format
+from .hardware import Hardware
 from .profile import KernelProfile, load_profile
+
+BLOCK_HEADS = 128.0
+"""Query heads of the widest thread block: the rows of one MMA tile (datasheet: 128-row tcgen05 tiles)."""
 
 
 @dataclass(frozen=True)
 class DecodeParameters:
-    """Numbers of the decode kernel; each may be a list over ``head_sizes``. The defaults are equation (1).
+    """Numbers of the decode kernel; most may be a list over ``head_sizes``. The defaults are equation (1).
 
     Attributes:
         head_sizes: head sizes that lists belong to.
         launch_seconds: t0, fixed time of a call.
         memory_efficiency: e_b, share of HBM bandwidth.
-        group_tile: query heads one thread block serves; 0 = the whole group.
-        key_tile: keys of one tile; 0 = no thread-block model.
-        block_seconds: o, fixed time of one thread block.
-        tile_seconds: t_k, time of one key tile per stored byte a value.
-        reduce_seconds: t_r, time of combining splits per doubling.
-        activation_factor: c_q, bytes moved for queries and outputs over their size.
-        l2_bytes: KV bytes that stay in L2 between calls (warm branch only); 0 = none.
-        l2_efficiency: bandwidth of those bytes over HBM bandwidth (warm branch only).
+        block_seconds: o, fixed time of one thread block on one SM.
+        idle_blocks: n0, blocks per SM that the fixed time t0 already holds.
+        free_keys: K0, keys that hide behind the start of a block.
+        key_seconds: t_k, time of one key per stored byte a value.
+        split_seconds: t_r, time of combining one more split.
+        partial_seconds: t_v, time of combining the partial results of one head, all SMs busy, per split.
+        activation_factor: c_q, exposed time of queries and outputs over their bytes (2 + 2 a value) at HBM bandwidth.
+        block_tile: query heads of one narrow block; 0 = the whole group.
+        wide_group: query heads a KV head above which the wide block runs; 0 = never.
+        wide_block_factor: fixed time of the wide block over the narrow one's.
+        wide_key_factor: time of a key in the wide block over the narrow one's.
+        l2_bytes: KV bytes that stay in L2 between repeats (``warm_l2`` only); 0 = none.
+        l2_efficiency: bandwidth of those bytes over the HBM rate reached (``warm_l2`` only).
     """
 
     head_sizes: tuple[float, ...] = ()
     launch_seconds: Parameter = 0.0
     memory_efficiency: Parameter = 1.0
-    group_tile: float = 0.0
-    key_tile: float = 0.0
     block_seconds: Parameter = 0.0
-    tile_seconds: Parameter = 0.0
-    reduce_seconds: Parameter = 0.0
+    idle_blocks: Parameter = 0.0
+    free_keys: Parameter = 0.0
+    key_seconds: Parameter = 0.0
+    split_seconds: Parameter = 0.0
+    partial_seconds: Parameter = 0.0
     activation_factor: Parameter = 0.0
-    l2_bytes: float = 0.0
+    block_tile: float = 0.0
+    wide_group: float = 0.0
+    wide_block_factor: Parameter = 1.0
+    wide_key_factor: Parameter = 1.0
+    l2_bytes: Parameter = 0.0
     l2_efficiency: Parameter = 1.0
+
+    @property
+    def neutral(self) -> bool:
+        """True for the pure roofline."""
+        return self == DecodeParameters()
 
 
 @lru_cache(maxsize=256)
 def _parameters(profile: KernelProfile, kv_format: str) -> DecodeParameters:
     return parameters_from(DecodeParameters, *fit_of(profile, "attention_decode", kv_format, math_of(kv_format)))
+
+
+@dataclass(frozen=True)
+class DecodeShape:
+    """What one decode call reads and computes; arrays that broadcast (shared with MLA).
+
+    Attributes:
+        sequences: batch, any shape.
+        keys: keys read per sequence.
+        blocks: thread blocks per sequence before splitting.
+        block_heads: query heads one block serves.
+        wide: whether the wide block runs.
+        kv_bytes: KV bytes of one key of one sequence.
+        flop: floating-point operations of one key of one sequence.
+        scores: exponentials of one key of one sequence (query heads).
+        activation_bytes: bytes of queries and outputs of one sequence.
+    """
+
+    sequences: Array
+    keys: Array
+    blocks: Array
+    block_heads: Array
+    wide: Any
+    kv_bytes: Array
+    flop: Array
+    scores: Array
+    activation_bytes: Array
+
+
+def price_decode(
+    shape: DecodeShape, p: DecodeParameters, hardware: Hardware, kv_format: str, head_dim: Array, *, warm_l2: bool = False
+) -> tuple[Array, Array, Array]:
+    """Equation (2) for any attention kind.
+
+    Args:
+        shape: work and bytes.
+        p: the kernel's numbers.
+        hardware: datasheet.
+        kv_format: storage format of the cache; the math bound of (1) takes its rate.
+        head_dim: head size at which lists of ``p`` are read.
+        warm_l2: KV that fits L2 is read from there, and nothing is clamped to (1).
+
+    Returns:
+        seconds, memory seconds, (sequence, key) pairs.
+    """
+    bandwidth, sms = hardware.memory_bytes_per_second, hardware.sm_count
+    peak, rate = hardware.peak_flop_per_second(math_of(kv_format)), hardware.exp2_per_second
+    pairs = shape.sequences * shape.keys
+    read_each = shape.kv_bytes / bandwidth
+    ideal = pairs * np.maximum(np.maximum(shape.flop / peak, shape.scores / rate), read_each)
+    if p.neutral:
+        return np.asarray(ideal), pairs * read_each, pairs
+
+    def at(value: Parameter) -> Any:
+        return at_head_size(value, p.head_sizes, head_dim)
+
+    memory = pairs * (read_each / at(p.memory_efficiency))
+    if warm_l2 and np.any(p.l2_bytes):
+        resident = 1.0 / (1.0 + (pairs * shape.kv_bytes / at(p.l2_bytes)) ** 8)
+        memory = memory * (1.0 - resident + resident / at(p.l2_efficiency))
+    stored = get_format(kv_format).activation_bytes
+    block, key = at(p.block_seconds), at(p.key_seconds) * stored
+    if np.any(shape.wide):
+        block, key = (np.where(shape.wide, x * at(f), x) for x, f in ((block, p.wide_block_factor), (key, p.wide_key_factor)))
+    load = shape.sequences * (shape.blocks / sms)
+    walk = np.maximum(shape.keys - at(p.free_keys), 0.0) * key
+    pace = block * np.maximum(load, at(p.idle_blocks))
+    combine: Any = 0.0
+    if np.any(p.split_seconds):
+        each = at(p.split_seconds) + (at(p.partial_seconds) * shape.block_heads) * load
+        fits = 1.0 / np.minimum(load, 1.0)
+        splits = np.minimum(np.maximum(np.sqrt(walk / each), 1.0), fits)
+        combine, walk = each * (splits - 1.0), walk / splits
+    pace = pace + np.maximum(load, 1.0) * walk
+    seconds = np.cbrt(memory * memory * memory + pace * pace * pace) + combine
+    exposed = shape.activation_bytes * (at(p.activation_factor) / bandwidth)
+    seconds = seconds + (at(p.launch_seconds) + shape.sequences * exposed)
+    return np.asarray(seconds if warm_l2 else np.maximum(seconds, ideal)), memory, pairs
+
+
+def decode_cost(
+    shape: DecodeShape, p: DecodeParameters, hardware: Hardware, kv_format: str, d: Array, warm_l2: bool
+) -> AttentionCost:
+    """Equation (2) with its parts; what is neither math, exp nor memory counts as launch."""
+    seconds, memory, pairs = price_decode(shape, p, hardware, kv_format, d, warm_l2=warm_l2)
+    math = pairs * (shape.flop / hardware.peak_flop_per_second(math_of(kv_format)))
+    exp = pairs * (shape.scores / hardware.exp2_per_second)
+    launch = np.maximum(seconds - np.maximum(np.maximum(math, exp), memory), 0.0)
+    return make_cost(seconds, math, exp, memory, launch, pairs * shape.flop, pairs * shape.kv_bytes)
+
+
+def gqa_decode_shape(
+    batch: ArrayLike,
+    context: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    window: ArrayLike,
+    kv_format: str,
+    wide_group: float,
+) -> tuple[DecodeShape, Array]:
+    """Work and bytes of one GQA decode call, and the head size as an array."""
+    b, context = positive("batch", batch), positive("context", context)
+    h, kv, d = positive("heads", heads), positive("kv_heads", kv_heads), positive("head_dim", head_dim)
+    keys = keys_read(context, positive("window", window, minimum=0.0))
+    group = h / kv
+    wide = group > wide_group if wide_group else False
+    each = 2.0 * kv * d * get_format(kv_format).activation_bytes
+    blocks = kv * np.ceil(group / BLOCK_HEADS)
+    return DecodeShape(b, keys, blocks, np.minimum(group, BLOCK_HEADS), wide, each, 4.0 * h * d, h, 4.0 * h * d), d
 
 
 def attention_decode_cost(
@@ -84,8 +219,9 @@ def attention_decode_cost(
 ) -> AttentionCost:
     """Time and parts of one decode attention call; see :func:`attention_decode_seconds` for the arguments."""
     profile = load_profile(profile)
-    seconds, parts = _decode(batch, context, heads, kv_heads, head_dim, window, kv_format, profile, warm_l2)
-    return make_cost(seconds, *parts)
+    p = _parameters(profile, kv_format)
+    shape, d = gqa_decode_shape(batch, context, heads, kv_heads, head_dim, window, kv_format, p.wide_group)
+    return decode_cost(shape, p, profile.hardware, kv_format, d, warm_l2)
 
 
 def attention_decode_seconds(
@@ -116,48 +252,9 @@ def attention_decode_seconds(
     Returns:
         seconds, broadcast shape. Equation (1) with neutral parameters, else (2).
     """
-    return _decode(batch, context, heads, kv_heads, head_dim, window, kv_format, load_profile(profile), warm_l2)[0]
-
-
-def _decode(
-    batch: ArrayLike, context: ArrayLike, heads: ArrayLike, kv_heads: ArrayLike, head_dim: ArrayLike, window: ArrayLike,
-    kv_format: str, profile: KernelProfile, warm_l2: bool,
-) -> tuple[Array, tuple[Any, ...]]:
-    hardware, p = profile.hardware, _parameters(profile, kv_format)
-    b, context = positive("batch", batch), positive("context", context)
-    h, kv, d = positive("heads", heads), positive("kv_heads", kv_heads), positive("head_dim", head_dim)
-    keys = keys_read(context, positive("window", window, minimum=0.0))
-    stored, bandwidth = get_format(kv_format).activation_bytes, hardware.memory_bytes_per_second
-    # Decode math runs at the 16-bit rate unless the cache is 8-bit; seconds per (sequence, key) of each resource.
-    peak = hardware.peak_flop_per_second(math_of(kv_format))
-    math_each, exp_each, read_each = 4.0 * h * d / peak, h / hardware.exp2_per_second, 2.0 * kv * d * stored / bandwidth
-    pairs = b * keys
-    ideal = pairs * np.maximum(np.maximum(math_each, exp_each), read_each)
-
-    def at(value: Parameter) -> Any:
-        return at_head_size(value, p.head_sizes, d)
-
-    seconds, memory, launch = ideal, pairs * read_each, np.zeros(())
-    if p.launch_seconds or p.key_tile or p.memory_efficiency != 1.0:
-        memory = memory / at(p.memory_efficiency)
-        if warm_l2 and p.l2_bytes > 0:
-            memory = np.where(pairs * (2.0 * kv * d * stored) <= p.l2_bytes, pairs * read_each / at(p.l2_efficiency), memory)
-        busy = memory
-        launch = at(p.launch_seconds)
-        if p.key_tile:
-            groups = kv * (np.ceil(h / kv / p.group_tile) if p.group_tile else 1.0)
-            blocks = b * groups
-            tiles = np.ceil(keys / p.key_tile)
-            splits = np.clip(np.floor(hardware.sm_count / blocks), 1.0, tiles)
-            waves = np.ceil(blocks * splits / hardware.sm_count)
-            pace = waves * (at(p.block_seconds) + np.ceil(tiles / splits) * (at(p.tile_seconds) * stored))
-            busy = np.cbrt(memory * memory * memory + pace * pace * pace)
-            launch = launch + np.where(splits > 1, at(p.reduce_seconds) * np.log2(1.0 + splits), 0.0)
-        launch = launch + b * (h * d * (4.0 * at(p.activation_factor) / bandwidth))
-        seconds = launch + busy
-        if not warm_l2:
-            seconds = np.maximum(seconds, ideal)
-        launch = seconds - memory
-    kv_bytes = pairs * (read_each * bandwidth)
-    parts = (pairs * math_each, pairs * exp_each, memory, launch, pairs * (4.0 * h * d), kv_bytes)
-    return np.asarray(seconds), parts
+    profile = load_profile(profile)
+    p = _parameters(profile, kv_format)
+    shape, d = gqa_decode_shape(batch, context, heads, kv_heads, head_dim, window, kv_format, p.wide_group)
+    seconds = price_decode(shape, p, profile.hardware, kv_format, d, warm_l2=warm_l2)[0]
+    dims = np.broadcast_shapes(*(np.shape(x) for x in (batch, context, heads, kv_heads, head_dim, window)))
+    return seconds if seconds.shape == dims else np.array(np.broadcast_to(seconds, dims))
