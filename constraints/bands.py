@@ -71,6 +71,23 @@ def ratios(batch: ArchitectureBatch) -> dict[str, FloatArray]:
     return found
 
 
+def band_violations(batch: ArchitectureBatch, limits: Mapping[str, tuple[float, float]]) -> dict[str, FloatArray]:
+    """How far each ratio lies outside its band, as a share of the limit it breaks; ≤ 0 inside, shape ``(A,)``.
+
+    max(low/x − 1, x/high − 1): dimensionless, the same for a ratio and its inverse. A relative slack of 1e-9 keeps
+    a design that sits on the edge (the reference model) inside.
+
+    Args:
+        batch: the designs.
+        limits: ratio → (low, high); ratios that the class does not define are skipped.
+    """
+    return {
+        name: np.maximum(limits[name][0] / value, value / limits[name][1]) - 1.0 - 1e-9
+        for name, value in ratios(batch).items()
+        if name in limits
+    }
+
+
 def _row_ratios(row: ModelRow) -> dict[str, float]:
     """Ratios of one model; the active share as published (conventions differ by under a point)."""
     values = {name: float(value[0]) for name, value in ratios(ArchitectureBatch.from_architectures([row.architecture])).items()}
@@ -126,17 +143,8 @@ class Bands:
     included: str = field(default="", compare=False)
 
     def violations(self, batch: ArchitectureBatch) -> dict[str, FloatArray]:
-        """How far each ratio lies outside its band, as a share of the limit it breaks; ≤ 0 inside, shape ``(A,)``.
-
-        max(low/x − 1, x/high − 1): dimensionless, the same for a ratio and its inverse. A relative slack of 1e-9 keeps
-        a design that sits on the edge (the reference model) inside.
-        """
-        found = {}
-        for name, value in ratios(batch).items():
-            if name in self.limits:
-                low, high = self.limits[name]
-                found[name] = np.maximum(low / value, value / high) - 1.0 - 1e-9
-        return found
+        """:func:`band_violations` of these limits."""
+        return band_violations(batch, self.limits)
 
     def without(self, *names: str) -> Bands:
         """The same bands with some ratios free."""

@@ -10,6 +10,7 @@ import csv
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from .architecture import INTEGER_FIELDS, Architecture
 from .errors import InvalidValueError, UnknownKeyError, did_you_mean
@@ -94,14 +95,10 @@ class ModelRow:
 
 
 def _row(cells: dict[str, str]) -> ModelRow:
-    architecture = Architecture(
-        name=cells["name"],
-        attention=cells["attention"],
-        qk_norm=cells["qk_norm"],
-        norms_per_layer=int(cells["norms_per_layer"]),
-        **{name: int(cells[name]) for name in INTEGER_FIELDS},
-        **{name: cells[name] == "true" for name in _FLAGS},
-    )
+    shape: dict[str, Any] = {name: cells[name] for name in ("name", "attention", "qk_norm")}
+    shape |= {name: int(cells[name]) for name in (*INTEGER_FIELDS, "norms_per_layer")}
+    shape |= {name: cells[name] == "true" for name in _FLAGS}
+    architecture = Architecture(**shape)
     count = {
         key: PublishedCount.parse(cells[key]) if cells[key] else None
         for key in ("published_total", "published_active", "other_params")
