@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .evaluate import Evaluator, Priced, evaluate
-from .pareto import Front, hypervolume
+from .pareto import Front, best_layers, hypervolume
 from .problem import SearchProblem
 from .record import create_study, make_trials
 from .space import Candidates
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+WIDTH = 8  # designs whose neighbourhoods are searched at least, per front
 Recorder = Callable[[list["FrozenTrial"]], None]
 
 
@@ -151,12 +152,25 @@ class Run:
             self.callback(Progress(phase, self.count, self.count, total, len(self.open_front), self.volume()))
 
     def members(self, done: set[int]) -> Candidates | None:
-        """Members of both fronts that are not in ``done`` (which is extended), or ``None``."""
-        wanted = [i for i in np.unique(np.concatenate((self.open_front.ids, self.equal_front.ids))).tolist() if i not in done]
+        """Members of both fronts that are not in ``done`` (which is extended), or ``None``.
+
+        Where a front holds fewer than :data:`WIDTH` designs, the next non-dominated layers count as well, so that the
+        runners-up are found as surely as the best.
+        """
+        both = np.concatenate((self._layers(self.open_front, False), self._layers(self.equal_front, True)))
+        wanted = [i for i in np.unique(both).tolist() if i not in done]
         if not wanted:
             return None
         done.update(wanted)
         return self.at(np.array(wanted, dtype=np.int64))
+
+    def _layers(self, front: Front, equal: bool) -> IntArray:
+        if len(front) >= WIDTH or not self.prices:
+            return front.ids
+        ok = np.concatenate([p.legal & p.equal_quality if equal else p.legal for p in self.prices])
+        positions = np.flatnonzero(ok)
+        values = np.concatenate([p.objectives for p in self.prices])[positions]
+        return np.asarray(positions[best_layers(values, WIDTH)])
 
     def at(self, positions: IntArray) -> Candidates:
         """Candidates at positions in trial order."""

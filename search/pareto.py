@@ -74,6 +74,28 @@ def _non_dominated_cull(points: FloatArray) -> IntArray:
     return np.sort(np.concatenate(kept)).astype(np.int64)
 
 
+def best_layers(values: ArrayLike, at_least: int) -> IntArray:
+    """Positions of the first non-dominated layers that together hold ``at_least`` rows (all rows if there are fewer).
+
+    The first layer is the front; the next is the front of what is left, and so on.
+
+    Args:
+        values: shape ``(N, K)``.
+        at_least: rows wanted.
+
+    Returns:
+        int64 positions, ascending.
+    """
+    points = _as_points(values)
+    left = np.arange(len(points))
+    taken: list[IntArray] = []
+    while len(left) and sum(map(len, taken)) < at_least:
+        layer = non_dominated(points[left])
+        taken.append(left[layer])
+        left = np.delete(left, layer)
+    return np.sort(np.concatenate(taken)).astype(np.int64) if taken else np.zeros(0, dtype=np.int64)
+
+
 def dominated_by(values: ArrayLike, front: ArrayLike, *, strict: bool = False) -> NDArray[np.bool_]:
     """Which rows of ``values`` some row of ``front`` dominates.
 

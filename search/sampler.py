@@ -118,11 +118,8 @@ class Proposer:
             return self._genetic(seed, count)
         if self._history is None:
             self._history = _scratch_study(self.objectives)
-        if self.name == "qmc":
-            if generation_sampler := getattr(self._history, "sampler_of_run", None):
-                self._history.sampler = generation_sampler
-            else:
-                self._history.sampler = self._history.sampler_of_run = make_sampler("qmc", seed=self.seed, population=self.population)
+        if self.name == "qmc":  # one low-discrepancy sequence for the whole run; its position lives in the scratch study
+            self._history.sampler = make_sampler("qmc", seed=generation_seed(self.seed, 0), population=self.population)
         else:
             self._history.sampler = make_sampler(self.name, seed=seed, population=self.population)
             self._history.add_trials(self._fresh)
@@ -130,8 +127,6 @@ class Proposer:
         return self._ask(self._history, count)
 
     def _genetic(self, seed: int, count: int) -> list[dict[str, Any]]:
-        from optuna.trial import FrozenTrial
-
         pool = self._parents + self._fresh
         population = max(2, min(self.population, len(pool)))
         sampler = make_sampler(self.name, seed=seed, population=population)
@@ -139,9 +134,7 @@ class Proposer:
         study.sampler = sampler
         key = f"{type(sampler).__name__}:generation"
         for trial in pool:
-            shown: FrozenTrial = _light_copy(trial)
-            shown.set_system_attr(key, 0)
-            study.add_trial(shown)
+            study.add_trial(_light_copy(trial, {key: 0}))
         asked = self._ask(study, count)
         if len(pool) >= population and count:
             self._parents = [pool[t.number] for t in sampler.get_parent_population(study, 1)]
@@ -155,14 +148,20 @@ class Proposer:
         return [dict(study.ask(fixed_distributions=fixed).params) for _ in range(count)]
 
 
-def _light_copy(trial: FrozenTrial) -> FrozenTrial:
+def _light_copy(trial: FrozenTrial, system_attrs: Mapping[str, Any]) -> FrozenTrial:
     """What a sampler needs of a trial: parameters, values, constraints."""
     from optuna.trial import create_trial
 
-    constraints = {f"constraints:{name}": value for name, value in trial.constraints.items()}
-    return create_trial(
-        params=trial.params, distributions=trial.distributions, values=trial.values, state=trial.state, system_attrs=constraints
+    copy = create_trial(
+        params=trial.params,
+        distributions=trial.distributions,
+        values=trial.values,
+        state=trial.state,
+        system_attrs=dict(system_attrs),
     )
+    for name, value in trial.constraints.items():
+        copy.set_constraint(name, value)
+    return copy
 
 
 def _scratch_study(objectives: int) -> optuna.Study:
