@@ -59,6 +59,12 @@ def test_expert_shards_of_qwen3_30b() -> None:
     assert shard_allowed(one(MOE), layouts).tolist() == [[True, True, False, True]]
 
 
+def test_a_misaligned_model_may_run_unsharded() -> None:
+    # gpt-oss: H'e = 2880 = 22.5*128, so no TPF keeps aligned shards; TPF 1 leaves the width as it is
+    layouts = LayoutBatch.from_layouts([Layout(), Layout(tpa=2, tpf=2), Layout(dpa=4, ep=4)])
+    assert shard_allowed(one(MOE.with_(moe_intermediate_size=2880)), layouts).tolist() == [[True, False, True]]
+
+
 def test_fused_qkv_and_vocabulary_shards_by_hand() -> None:
     layouts = LayoutBatch.from_layouts([Layout(), Layout(tpa=8, tpf=8), Layout(tpa=16, tpf=16)])
     soft = soft_dimensions(one(DENSE), layouts)
