@@ -26,16 +26,16 @@ _ORDER = (
 )
 # ratio → (dimensions it needs, the ratio); ratios of the solved width are judged after the solve
 _RATIOS: dict[str, tuple[tuple[str, ...], Callable[[Columns], NDArray[np.float64]]]] = {
-    "hidden_per_layer": (("hidden_size", "num_hidden_layers"), lambda c: c["hidden_size"] / c["num_hidden_layers"]),
+    "width_over_depth": (("hidden_size", "num_hidden_layers"), lambda c: c["hidden_size"] / c["num_hidden_layers"]),
     "heads_per_kv_head": (
         ("num_attention_heads", "num_key_value_heads"),
         lambda c: c["num_attention_heads"] / c["num_key_value_heads"],
     ),
-    "attention_width_ratio": (
+    "attention_over_hidden": (
         ("num_attention_heads", "head_dim", "hidden_size"),
         lambda c: c["num_attention_heads"] * c["head_dim"] / c["hidden_size"],
     ),
-    "experts_per_active": (("num_experts", "num_experts_per_tok"), lambda c: c["num_experts"] / c["num_experts_per_tok"]),
+    "experts_per_active_expert": (("num_experts", "num_experts_per_tok"), lambda c: c["num_experts"] / c["num_experts_per_tok"]),
 }
 
 
@@ -90,7 +90,7 @@ def _keep(space: DesignSpace, rules: Rules, columns: Columns, new: str) -> NDArr
         ok &= known[experts[1]] <= known[experts[0]]
     for ratio, (needs, compute) in _RATIOS.items():
         if ratio in rules.bands and new in needs and all(name in known for name in needs):
-            if ratio in ("heads_per_kv_head", "attention_width_ratio") and space.kind.attention == "mla":
+            if ratio in ("heads_per_kv_head", "attention_over_hidden") and space.kind.attention == "mla":
                 continue
             low, high = rules.bands[ratio]
             value = compute(known)

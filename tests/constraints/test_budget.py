@@ -76,7 +76,7 @@ def test_a_coarse_moe_lattice_is_solved_jointly_and_fast() -> None:
 
 def test_active_budget_and_bands_are_kept() -> None:
     budget = Budget(30.5e9, 3.0e9, tolerance=0.02)
-    rules = Rules(bands={"hidden_per_layer": (40.0, 120.0), "experts_per_active": (8.0, 32.0)})
+    rules = Rules(bands={"width_over_depth": (40.0, 120.0), "experts_per_active_expert": (8.0, 32.0)})
     (legal,) = legal_designs([moe_space()], budget, rules).batches
     assert legal is not None
     assert np.all(np.abs(legal.active_params / 3.0e9 - 1) <= 0.02)

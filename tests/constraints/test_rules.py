@@ -114,12 +114,12 @@ def test_domain_and_memory() -> None:
 
 
 def test_rules_bundle() -> None:
-    rules = Rules(bands={"ffn_ratio": (2.7, 5.6)})
+    rules = Rules(bands={"ffn_over_hidden": (2.7, 5.6)})
     assert rules.feasible(one(DENSE)).all()
     wide = one(DENSE.with_(hidden_size=16384, num_hidden_layers=4, num_attention_heads=128))
     broken = {name for name, value in rules.violations(wide).items() if value[0] > 0}
-    assert broken == {"delta_loss_shape", "band.ffn_ratio"}
-    for bad in (dict(max_delta_loss_shape=0.0), dict(min_shard=0), dict(bands={"ffn_ratio": (2.0, 1.0)})):
+    assert broken == {"delta_loss_shape", "band.ffn_over_hidden"}
+    for bad in (dict(max_delta_loss_shape=0.0), dict(min_shard=0), dict(bands={"ffn_over_hidden": (2.0, 1.0)})):
         with pytest.raises(InvalidValueError):
             Rules(**bad)  # type: ignore[arg-type]
 
