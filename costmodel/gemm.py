@@ -171,13 +171,14 @@ def gemm_cost(
     b, mm, nn, kk = (np.broadcast_to(a.reshape(shape) if a.ndim else a, shape).reshape(-1) for a in arrays)
     flop = 2.0 * b * mm * nn * kk
     memory, read, write = memory_parts(model, b, mm, nn, kk, mm * kk)
-    write_seconds = write / model.bytes_per_second
+    write_seconds = write * model.write_cost / model.bytes_per_second
     index = np.full(flop.shape, -1, dtype=np.intp)
     if model.tiles:
         main, epilogue, index = fastest_parts(b, mm, nn, kk, model.tiles, model.rates, p)
     else:
         main, epilogue = flop / model.flop_per_second, np.zeros_like(flop)
-    quantise = b * mm * kk * model.quantise_seconds_per_value + kk * p.quantise_seconds_per_k + p.quantise_seconds
+    quantise = b * mm * np.maximum(kk, p.quantise_minimum_k) * model.quantise_seconds_per_value
+    quantise += kk * p.quantise_seconds_per_k + p.quantise_seconds
     launch = np.full(flop.shape, p.launch_seconds)
     seconds = combine(main + epilogue, memory, p.combine_power) + quantise + launch
     compute_rules = main + epilogue >= memory

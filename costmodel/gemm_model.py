@@ -24,6 +24,7 @@ class GemmModel:
     flop_per_second: float
     bytes_per_second: float
     output_bytes: float
+    write_cost: float
     quantise_seconds_per_value: float
     warm_l2: bool
 
@@ -59,6 +60,7 @@ def build_model(
         tiles=(tile,) if tile is not None else parameters.tiles,
         flop_per_second=peak,
         bytes_per_second=bandwidth * parameters.bandwidth_efficiency,
+        write_cost=parameters.bandwidth_efficiency / (parameters.write_efficiency or parameters.bandwidth_efficiency),
         output_bytes=get_format(output_format).activation_bytes,
         quantise_seconds_per_value=quantise,
         warm_l2=warm_l2,
@@ -103,6 +105,8 @@ def chunk_seconds(model: GemmModel, batch: FloatArray, m: FloatArray, n: FloatAr
     memory, _, _ = memory_parts(model, batch, m, n, k, mk)
     total = combine(compute, memory, p.combine_power)
     if model.quantise_seconds_per_value:
+        if p.quantise_minimum_k:
+            mk = m * np.maximum(k, p.quantise_minimum_k)
         mk *= batch
         mk *= model.quantise_seconds_per_value
         total += mk
@@ -125,7 +129,8 @@ def memory_parts(
     read *= batch
     write = m * n
     write *= model.output_bytes * batch
-    seconds = read + write
+    seconds = write * model.write_cost
+    seconds += read
     if model.warm_l2 and p.l2_bytes:
         # Least-recently-used cache: all hits up to its size, none at twice its size, linear between (inferred).
         hit = np.clip(2.0 - read / p.l2_bytes, 0.0, 1.0)

@@ -38,6 +38,8 @@ class Tile:
         fallback_n: SMs along N of the smaller cluster that covers the edge; 0 = none. The post's "4x2 CGA" is 4
             along N and 2 along M, with pairs (256 columns) as the fallback.
         split_k: most workers that may share one output tile's K, taken from the SMs the first wave leaves idle.
+        max_m: the library takes this kernel only up to this M; 0 = always. A switch that the profile names: past it the
+            menu is shorter, so the time can only rise.
         utilisation: share of the tensor-core peak in the main loop, (0, 1].
         epilogue_seconds: exposed time per wave, s.
     """
@@ -48,6 +50,7 @@ class Tile:
     cluster_n: int = 1
     fallback_n: int = 0
     split_k: int = 1
+    max_m: int = 0
     utilisation: float = 1.0
     epilogue_seconds: float = 0.0
 
@@ -56,6 +59,8 @@ class Tile:
             value = getattr(self, name)
             if not value >= 1 or value != int(value):
                 raise InvalidValueError(f"a GEMM tile's {name} must be a whole number >= 1, got {value!r:.40}")
+        if not self.max_m >= 0:
+            raise InvalidValueError(f"a GEMM tile's max_m must be >= 0 (0 = no limit), got {self.max_m!r:.40}")
         if self.fallback_n and not (0 < self.fallback_n < self.cluster_n and self.cluster_n % self.fallback_n == 0):
             raise InvalidValueError(
                 f"a GEMM tile's fallback_n must divide cluster_n and be smaller, got fallback_n={self.fallback_n}, "
@@ -89,8 +94,10 @@ class GemmParameters:
     Attributes:
         launch_seconds: fixed time of the kernel, s.
         bandwidth_efficiency: share of the HBM datasheet bandwidth reached, (0, 1].
+        write_efficiency: the same for writes; 0 = as ``bandwidth_efficiency``.
         quantise_efficiency: the same for the activation-quantise kernel; 0 = no such kernel.
         quantise_seconds: fixed time of the activation-quantise kernel, s.
+        quantise_minimum_k: rows shorter than this cost that kernel as much as one of this length.
         quantise_seconds_per_k: time of that kernel per value of a row, which one worker scans, s.
         combine_power: p of (compute**p + memory**p)**(1/p); 0 = the hard maximum (perfect overlap).
         sm_bandwidth_share: operand-load bandwidth of one SM over its fair share of HBM; 0 = unlimited.
@@ -105,8 +112,10 @@ class GemmParameters:
 
     launch_seconds: float = 0.0
     bandwidth_efficiency: float = 1.0
+    write_efficiency: float = 0.0
     quantise_efficiency: float = 0.0
     quantise_seconds: float = 0.0
+    quantise_minimum_k: float = 0.0
     quantise_seconds_per_k: float = 0.0
     combine_power: float = 0.0
     sm_bandwidth_share: float = 0.0
@@ -122,8 +131,10 @@ class GemmParameters:
         for name, low, high, low_open in (
             ("launch_seconds", 0, _INFINITE, False),
             ("bandwidth_efficiency", 0, 1, True),
+            ("write_efficiency", 0, 1, False),
             ("quantise_efficiency", 0, 1, False),
             ("quantise_seconds", 0, _INFINITE, False),
+            ("quantise_minimum_k", 0, _INFINITE, False),
             ("quantise_seconds_per_k", 0, _INFINITE, False),
             ("combine_power", 0, _INFINITE, False),
             ("sm_bandwidth_share", 0, _INFINITE, False),
@@ -138,6 +149,8 @@ class GemmParameters:
             if not (value > low if low_open else value >= low) or not value <= high or value == _INFINITE:
                 bracket = "(" if low_open else "["
                 raise InvalidValueError(f"GEMM parameter {name} must lie in {bracket}{low}, {high}], got {value!r:.40}")
+        if self.tiles and all(tile.max_m for tile in self.tiles):
+            raise InvalidValueError("the GEMM menu needs a tile without max_m, else large M has no kernel; add one")
         if 0 < self.combine_power < 1:
             raise InvalidValueError(f"GEMM parameter combine_power must be 0 (maximum) or >= 1, got {self.combine_power}")
 
@@ -164,12 +177,17 @@ class GemmParameters:
                     raise InvalidValueError(
                         f"GEMM parameter {key} must have {length} numbers like menu_tile_m, got {len(menu[name])}"
                     )
-        whole = {"tile_m", "tile_n", "cluster_m", "cluster_n", "fallback_n", "split_k"}
+        whole = {"tile_m", "tile_n", "cluster_m", "cluster_n", "fallback_n", "split_k", "max_m"}
         entries: list[dict[str, Any]] = [
             {name: int(values[i]) if name in whole else float(values[i]) for name, values in menu.items()} for i in range(length)
         ]
         tiles = tuple(Tile(**entry) for entry in entries)
         return cls(tiles=tiles, **{name: float(table[name]) for name in scalars if name in table})
+
+
+def kernel_switches(parameters: GemmParameters) -> tuple[int, ...]:
+    """The M past which the menu loses a kernel: where the time may jump."""
+    return tuple(sorted({tile.max_m for tile in parameters.tiles if tile.max_m}))
 
 
 def as_tile(tile: Tile | Sequence[float], parameters: GemmParameters) -> Tile:

@@ -115,6 +115,8 @@ def fastest(
             time *= main
             count *= tile.epilogue_seconds
             time += count
+        if tile.max_m:
+            time[m > tile.max_m] = np.inf
         if best is None:
             best = time
         else:
@@ -138,8 +140,10 @@ def fastest_parts(
     main, epilogue = [], []
     for tile in tiles:
         loops, count = waves(batch, m, n, tile, rates.slots(tile), p)
+        if tile.max_m:
+            count = np.where(m > tile.max_m, np.inf, count)
         main.append(loops * k * rates.seconds_per_k(tile))
-        epilogue.append(count * tile.epilogue_seconds)
+        epilogue.append(count * tile.epilogue_seconds if tile.epilogue_seconds else np.where(np.isinf(count), np.inf, 0.0))
     index = np.argmin(np.add(main, epilogue), axis=0)
     pick = index[None]
     return (

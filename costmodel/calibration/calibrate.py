@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidValueError
+from ..hardware import read_toml
 from ..profile import FAMILIES, KernelProfile, load_profile, parse_profile, profile_names
 from .interface import FamilyResult, ValidationRow, fit_of, plugins, validate_of
 from .tables import STACKS, open_tables
@@ -97,15 +98,27 @@ def calibrate(
     return CalibrationResult(tables.hardware.name, stack, tuple(results), provenance)
 
 
-def write_profile(result: CalibrationResult, path: str | Path) -> Path:
+def write_profile(result: CalibrationResult, path: str | Path, *, keep: bool = False) -> Path:
     """Write a profile file: checked first, written aside, then renamed, so that a reader never sees half of it.
+
+    Args:
+        result: what was fitted.
+        path: the file.
+        keep: keep the (family, format) tables of an existing file that ``result`` does not replace.
 
     Raises:
         InvalidValueError: the folder cannot be written, or the result is not a valid profile.
     """
     target = Path(path)
-    result.profile()
-    text = profile_toml(result.as_table())
+    table = result.as_table()
+    if keep and target.is_file():
+        old = read_toml(target)
+        for family in FAMILIES:
+            merged = {**old.get(family, {}), **table.get(family, {})}
+            if merged:
+                table[family] = merged
+    parse_profile(table, str(target))
+    text = profile_toml(table)
     try:
         with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False, encoding="utf-8") as handle:
             handle.write(text)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_HEADER = "# Written by `shapefront calibrate`; fitted numbers, seconds and bytes. Errors are fractions, held-out rows are whole shapes.\n"
+_HEADER = "# Written by `shapefront calibrate`: fitted numbers, SI units; errors are fractions; held-out rows are whole shapes.\n"
 
 
 def profile_toml(table: Mapping[str, Any]) -> str:
