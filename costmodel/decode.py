@@ -30,15 +30,15 @@ from .formats import TensorFormats
 from .layout import Layout, LayoutBatch
 from .memory import as_batch, as_layouts, ceil_div
 from .profile import KernelProfile
+from .step_attention import decode_attention
 from .step_forward import (
     CATEGORIES,
     HEAD_PARTS,
     AttentionKernel,
     Table,
     chunks,
-    decode_attention,
+    fill_pass,
     gather_category,
-    hidden_shared_expert,
     tables,
 )
 from .step_options import StepOptions, require_options
@@ -150,16 +150,8 @@ def price_decode(
 def _fill(
     b: ArchitectureBatch, layouts: LayoutBatch, plan: StepPlan, attention: AttentionKernel, options: StepOptions, out: FloatArray
 ) -> None:
-    """Fill ``out`` of shape ``(4, A, P * C)`` with the categories of one chunk."""
-    found = tables(b, plan, attention, options)
-    points = out.shape[2]
-    for index, category in enumerate(CATEGORIES):
-        out[index] = gather_category(found, category, points)
-    hidden = hidden_shared_expert(found, options.step.shared_expert_overlap)
-    if hidden is not None:
-        out[0] -= hidden
-    if options.step.overlap:
-        out[2] *= 1.0 - options.step.overlap
+    """Fill ``out`` of shape ``(4, A, P * C)`` with the categories of one chunk, pipeline and host included."""
+    found = fill_pass(b, plan, attention, options, out)
     if np.any(layouts.pp > 1):
         _pipeline(b, layouts, plan, found, options, out)
     if options.step.host_seconds:

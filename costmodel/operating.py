@@ -15,7 +15,12 @@ BoolArray = NDArray[np.bool_]
 
 
 def best_at_rates(
-    itl_seconds: FloatArray, concurrency: FloatArray, limit: FloatArray, gpus: FloatArray, rates: FloatArray
+    itl_seconds: FloatArray,
+    concurrency: FloatArray,
+    limit: FloatArray,
+    gpus: FloatArray,
+    rates: FloatArray,
+    token_seconds: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Largest concurrency at which every user still gets each rate, and its tokens/s/GPU, per layout.
 
@@ -32,6 +37,8 @@ def best_at_rates(
         limit: sequences that memory holds, ``(A, P)``; below the first grid point the layout is out.
         gpus: GPUs of one replica, ``(P,)``.
         rates: tokens/s/user, ``(R,)``, positive.
+        token_seconds: time a sequence holds its place per output token, ``(A, P, C)``, where that is more than ITL
+            (its own prefill, aggregated serving); it replaces ITL in the throughput.
 
     Returns:
         ``(concurrency, tokens/s/GPU)``, each ``(A, P, R)``; 0 where the rate is out of reach.
@@ -42,6 +49,8 @@ def best_at_rates(
     limit = np.minimum(limit, concurrency[-1])
     fits = limit >= concurrency[0]
     at_limit = _interpolate(concurrency, itl, top, limit)
+    held = None if token_seconds is None else np.maximum.accumulate(token_seconds, axis=2)
+    held_at_limit = at_limit if held is None else _interpolate(concurrency, held, top, limit)
     shape = (*limit.shape, len(rates))
     best, throughput = np.zeros(shape), np.zeros(shape)
     for index, rate in enumerate(rates):
@@ -55,7 +64,8 @@ def best_at_rates(
         found = concurrency[low] + np.clip(np.nan_to_num(share), 0.0, 1.0) * (concurrency[high] - concurrency[low])
         capped = found >= limit
         chosen = np.where(capped, limit, found)
-        seconds = np.where(capped, at_limit, np.where(reached < count, bound, t_low))
+        seconds = np.where(reached < count, bound, t_low) if held is None else _interpolate(concurrency, held, low, found)
+        seconds = np.where(capped, held_at_limit, seconds)
         ok = fits & (reached > 0) & (np.where(capped, at_limit, 0.0) <= bound)
         best[:, :, index] = np.where(ok, chosen, 0.0)
         throughput[:, :, index] = np.where(ok, chosen / (seconds * gpus), 0.0)

@@ -173,8 +173,8 @@ def throughput_at_rates(
     effective = np.maximum(wanted, 1.0 / setup.workload.max_itl_seconds)
     for piece in chunks(len(b), len(gpus) * len(grid)):
         part = b.take(piece)
-        itl = price_points(part, setup)
-        best, throughput = best_at_rates(itl, grid, limits[piece], gpus, effective)
+        itl, held = price_points(part, setup)
+        best, throughput = best_at_rates(itl, grid, limits[piece], gpus, effective, held)
         throughput = deployed(part, setup, throughput)
         index[piece] = np.argmax(throughput, axis=1)
         found[piece] = np.max(throughput, axis=1)
@@ -183,14 +183,14 @@ def throughput_at_rates(
     return RateTable(wanted, found, index, np.where(found > 0, load, 0.0))
 
 
-def price_points(b: ArchitectureBatch, setup: ServingSetup) -> FloatArray:
-    """Inter-token latency of every point in the setup's mode, s, ``(A, P, C)``."""
+def price_points(b: ArchitectureBatch, setup: ServingSetup) -> tuple[FloatArray, FloatArray | None]:
+    """ITL of every point in the setup's mode and the seconds a place is held per token where they differ, ``(A, P, C)``."""
     if setup.mode == "aggregated":
-        from .aggregated import aggregated_itl
+        from .aggregated import aggregated_seconds
 
-        return aggregated_itl(b, setup)
+        return aggregated_seconds(b, setup)
     plan = decode_plan(setup.layouts, setup.concurrency)
-    return price_decode(b, setup.layouts, plan, setup.workload.decode_context, setup.step_options()).seconds
+    return price_decode(b, setup.layouts, plan, setup.workload.decode_context, setup.step_options()).seconds, None
 
 
 def deployed(b: ArchitectureBatch, setup: ServingSetup, throughput: FloatArray) -> FloatArray:

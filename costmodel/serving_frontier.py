@@ -155,7 +155,8 @@ def frontier(architecture: Architecture, setup: ServingSetup, *, allowed: BoolAr
     if not np.any(good):
         raise InvalidValueError(_best_reachable(points, usable, setup))
     kept = upper_envelope(points.tokens_per_second_per_gpu, points.tokens_per_second_per_user, good)
-    return Frontier(architecture, setup, points.take(kept), len(points), allowed)
+    evaluated = len(setup.layouts) * (len(setup.concurrency) + 1)
+    return Frontier(architecture, setup, points.take(kept), evaluated, allowed)
 
 
 def price_frontier(b: ArchitectureBatch, setup: ServingSetup, limits: FloatArray) -> tuple[Points, BoolArray]:

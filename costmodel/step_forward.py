@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .attention import attention_decode_seconds, attention_prefill_seconds
 from .batch import ArchitectureBatch
-from .memory import ceil_div
-from .mla import mla_decode_seconds, mla_prefill_seconds
 from .step_options import StepOptions
-from .step_parts import column, dense_ffn, exchange, local_communication, local_gemms, local_other, routed_experts
+from .step_parts import dense_ffn, exchange, local_communication, local_gemms, local_other, routed_experts
 from .step_plan import Keyed, StepPlan
 
 FloatArray = NDArray[np.float64]
 CATEGORIES = ("gemm", "attention", "communication", "other")
 HEAD_PARTS = ("head_gemm", "head_elementwise", "head_gather")
 _CACHE_POINTS = 1 << 15  # points of one chunk: a (A, P, C) array of 256 KiB stays in the level-2 cache
-# batch rows, sequences and context on the key's own shape → seconds of one layer
-AttentionKernel = Callable[[ArchitectureBatch, Keyed, StepOptions], FloatArray]
+# (designs, key, options) → part → seconds of all layers on the key's distinct work; names ending in _gemm are products
+AttentionKernel = Callable[[ArchitectureBatch, Keyed, StepOptions], dict[str, FloatArray]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,7 +42,8 @@ def tables(b: ArchitectureBatch, plan: StepPlan, attention: AttentionKernel, opt
     found: dict[str, Table] = {}
     for name, seconds in local_gemms(b, plan.local, options).items():
         found[name] = Table(plan.local, seconds, "gemm")
-    found["attention"] = Table(plan.attention, attention(b, plan.attention, options), "attention")
+    for name, seconds in attention(b, plan.attention, options).items():
+        found[name] = Table(plan.attention, seconds, "gemm" if name.endswith("_gemm") else "attention")
     gemm, activation = dense_ffn(b, plan.dense, options, shared=False)
     found["dense_ffn_gemm"] = Table(plan.dense, gemm, "gemm")
     if b.kind.moe:
@@ -89,61 +86,29 @@ def hidden_shared_expert(found: Mapping[str, Table], share: float) -> FloatArray
     return share * np.minimum(shared.key.gather(shared.seconds), routed.key.gather(routed.seconds))
 
 
-def _gqa_shape(b: ArchitectureBatch, key: Keyed, heads: FloatArray) -> dict[str, Any]:
-    kv_heads = ceil_div(column(b.num_key_value_heads), key["tpa"])
-    return {"heads": heads, "kv_heads": kv_heads, "head_dim": column(b.head_dim)}
+def fill_pass(
+    b: ArchitectureBatch, plan: StepPlan, attention: AttentionKernel, options: StepOptions, out: FloatArray
+) -> dict[str, Table]:
+    """Fill ``out`` of shape ``(4, A, P * C)`` with the seconds of each category; overlaps applied, no pipeline, no host.
+
+    Returns:
+        the tables it was gathered from.
+    """
+    found = tables(b, plan, attention, options)
+    for index, category in enumerate(CATEGORIES):
+        out[index] = gather_category(found, category, out.shape[2])
+    hidden = hidden_shared_expert(found, options.step.shared_expert_overlap)
+    if hidden is not None:
+        out[0] -= hidden
+    if options.step.overlap:
+        out[2] *= 1.0 - options.step.overlap
+    return found
 
 
-def decode_attention(context: float) -> AttentionKernel:
-    """One new token a sequence over ``context`` KV tokens: full and windowed layers, heads over TPA, tokens over KVP."""
-
-    def price(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> FloatArray:
-        read = np.maximum(context / key["kvp"], 1.0)
-        heads = ceil_div(column(b.num_attention_heads), key["tpa"])
-        kv_format, layers = options.formats.kv, column(b.num_hidden_layers)
-        if b.kind.attention == "mla":
-            each = mla_decode_seconds(
-                key["rows"], read, heads=heads, kv_lora_rank=column(b.kv_lora_rank),
-                qk_rope_head_dim=column(b.qk_rope_head_dim), kv_format=kv_format, profile=options.profile,
-            )
-            return np.asarray(layers * each)
-        shape = _gqa_shape(b, key, heads)
-        full = attention_decode_seconds(key["rows"], read, kv_format=kv_format, profile=options.profile, **shape)
-        windowed = column(b.num_sliding_window_layers)
-        if not np.any(windowed):
-            return np.asarray(layers * full)
-        held = np.maximum(np.minimum(column(b.sliding_window), context) / key["kvp"], 1.0)
-        held = np.where(windowed > 0, held, 1.0)
-        short = attention_decode_seconds(key["rows"], held, kv_format=kv_format, profile=options.profile, **shape)
-        return np.asarray((layers - windowed) * full + windowed * short)
-
-    return price
-
-
-def prefill_attention(new_tokens: FloatArray, past_tokens: FloatArray, sequences: float = 1.0) -> AttentionKernel:
-    """``new_tokens`` of each of ``sequences`` prompts after ``past_tokens``; both ``(C,)``, indexed by the key's load."""
-
-    def price(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> FloatArray:
-        load = key["load"][0].astype(np.intp)
-        kvp = key["kvp"]
-        new, past = new_tokens[load][None], past_tokens[load][None] / kvp
-        heads = ceil_div(column(b.num_attention_heads), key["tpa"])
-        formats, layers = options.formats, column(b.num_hidden_layers)
-        if b.kind.attention == "mla":
-            each = mla_prefill_seconds(
-                sequences, new, past, heads=heads, kv_lora_rank=column(b.kv_lora_rank),
-                qk_nope_head_dim=column(b.qk_nope_head_dim), qk_rope_head_dim=column(b.qk_rope_head_dim),
-                v_head_dim=column(b.v_head_dim), format=formats.attention, kv_format=formats.kv, profile=options.profile,
-            )
-            return np.asarray(layers * each)
-        shape = _gqa_shape(b, key, heads)
-        shape |= {"format": formats.attention, "kv_format": formats.kv, "profile": options.profile}
-        full = attention_prefill_seconds(sequences, new, past, **shape)
-        windowed = column(b.num_sliding_window_layers)
-        if not np.any(windowed):
-            return np.asarray(layers * full)
-        window = np.where(windowed > 0, column(b.sliding_window), 1.0)
-        short = attention_prefill_seconds(sequences, new, past, window=window, **shape)
-        return np.asarray((layers - windowed) * full + windowed * short)
-
-    return price
+def price_pass(b: ArchitectureBatch, plan: StepPlan, attention: AttentionKernel, options: StepOptions) -> FloatArray:
+    """Categories of one pass of all layers, ``(4, A, P, C)``, in cache-sized chunks of designs."""
+    points = plan.shape[0] * plan.shape[1]
+    out = np.empty((4, len(b), points))
+    for piece in chunks(len(b), points):
+        fill_pass(b.take(piece), plan, attention, options, out[:, piece])
+    return out.reshape(4, len(b), *plan.shape)

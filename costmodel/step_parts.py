@@ -28,7 +28,7 @@ from .collectives import (
     reduce_scatter_seconds,
 )
 from .formats import get_format
-from .gemm import bmm_seconds, gemm_seconds
+from .gemm import gemm_seconds
 from .memory import ceil_div, vocabulary_shard
 from .moe import moe_seconds
 from .parameters import moe_layers
@@ -47,7 +47,7 @@ def column(values: NDArray[np.int64]) -> FloatArray:
 
 
 def local_gemms(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
-    """Projections around attention, router and LM head: ``qkv_gemm output_gemm absorbed_gemm router_gemm head_gemm``."""
+    """Projections around attention, router and LM head: ``qkv_gemm output_gemm router_gemm head_gemm``."""
     f, profile = options.formats, options.profile
     tpa, rows = key["tpa"], key["rows"]
     group = tpa * key["kvp"]
@@ -60,10 +60,6 @@ def local_gemms(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts
         down = gemm_seconds(rows, c + r + rank, h, format=f.qkv, profile=profile)
         up = gemm_seconds(rows, heads * (nope + r), np.where(rank > 0, rank, h), format=f.qkv, profile=profile)
         parts["qkv_gemm"] = layers * (down + up)
-        absorbed = options.absorbed_format or f.attention
-        into = bmm_seconds(heads, rows, c, nope, format=absorbed, profile=profile)
-        out = bmm_seconds(heads_out, rows, v, c, format=absorbed, profile=profile)
-        parts["absorbed_gemm"] = layers * (into + out)
         width = v
     else:
         width = column(b.head_dim)

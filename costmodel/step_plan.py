@@ -99,7 +99,13 @@ DISPATCH = 2  # attention DP with EP: expert all-to-all, and back
 
 
 def build_plan(
-    layouts: LayoutBatch, rows: FloatArray, tokens: FloatArray, head_rows: FloatArray, *, by_load: bool = False,
+    layouts: LayoutBatch,
+    rows: FloatArray,
+    tokens: FloatArray,
+    head_rows: FloatArray,
+    *,
+    attention_rows: FloatArray | None = None,
+    by_load: bool = False,
     turns: FloatArray | float = 1.0,
 ) -> StepPlan:
     """Plan the grid.
@@ -109,6 +115,7 @@ def build_plan(
         rows: tokens of one attention rank in one pass, ``(P, C)``, >= 1.
         tokens: tokens of all attention ranks together, ``(P, C)``.
         head_rows: rows of the LM head on one rank, ``(P, C)``.
+        attention_rows: rows of the decode attention kernel, ``(P, C)``; ``None`` = ``rows``.
         turns: microbatches in flight, broadcast to ``(P, C)``.
         by_load: the attention kernels differ from load to load even at equal rows (prefill chunks).
     """
@@ -120,7 +127,7 @@ def build_plan(
     # Tokens every rank of the group computes: all of them after a gather; without attention DP a rank has them all.
     return StepPlan(
         shape,
-        attention=keyed(shape, tpa=tpa, kvp=kvp, rows=rows, load=load),
+        attention=keyed(shape, tpa=tpa, kvp=kvp, rows=rows if attention_rows is None else attention_rows, load=load),
         local=keyed(shape, tpa=tpa, kvp=kvp, rows=rows, head_rows=head_rows),
         dense=keyed(shape, ranks=dense_ffn_ranks(layouts)[:, None], rows=np.where(whole, np.maximum(tokens, rows), rows)),
         experts=keyed(shape, tpf=tpf, ep=ep, tokens=np.maximum(tokens, 1.0), wide=(mode == DISPATCH).astype(np.int64)),
