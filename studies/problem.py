@@ -15,10 +15,10 @@ from ..constraints.space import DesignSpace
 from ..costmodel import Architecture, ArchitectureKind, InvalidValueError, KernelProfile, LayoutBatch, TensorFormats, Workload
 from ..costmodel import enumerate_layouts, load_profile
 from ..costmodel.architecture import INTEGER_FIELDS
+from ..costmodel.models import load_model
 from ..costmodel.serving import ServingSetup
 from ..search.objectives import FrontierArea, Objective, PointInteractivity, PointThroughput, QualityGain, ThroughputAt
 from ..search.problem import SearchProblem
-from .hf_config import read_config
 from .spec import OBJECTIVE, FamilySpec, SpecError, StudySpec
 from .user_objective import ExternalObjective
 
@@ -39,10 +39,12 @@ def load_reference(spec: StudySpec, folder: Path | None = None) -> Architecture:
         ShapefrontError: no such model, or a config that cannot be read.
     """
     name = spec.reference
-    if name.endswith(".json"):
-        path = Path(name)
-        return read_config(path if folder is None or path.is_absolute() else folder / path)
-    return read_config(name)
+    if not name.endswith(".json"):
+        return load_model(name)
+    from .hf_config import read_config
+
+    path = Path(name)
+    return read_config(path if folder is None or path.is_absolute() else folder / path)
 
 
 def area_rates(spec: StudySpec) -> tuple[float, ...]:
@@ -119,13 +121,11 @@ def _rules(spec: StudySpec, reference: Architecture, *, moe: bool) -> Rules:
     rules = spec.rules
     limits: Mapping[str, tuple[float, float]] = {}
     if rules.bands != "off":
-        limits = dict(load_bands(moe, mode=rules.bands, include=reference).limits)
+        limits = load_bands(moe, mode=rules.bands, include=reference, both_budgets=spec.budget.active_params is not None).limits
         free = set(rules.free_bands)
         unknown = free - set(limits)
         if unknown:
             raise SpecError(f"rules.free_bands names '{sorted(unknown)[0]}', which is no band; bands: {', '.join(sorted(limits))}")
-        if spec.budget.active_params is not None:
-            free |= {name for name in limits if name in ("active_share", "Na/N")}  # quality.md: both counts given
         limits = {name: band for name, band in limits.items() if name not in free}
     cap = math.inf if rules.max_delta_loss_shape == "off" else float(rules.max_delta_loss_shape)
     return Rules(rules.alignment, rules.min_shard, cap, limits, rules.balanced_pipeline)

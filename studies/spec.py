@@ -230,9 +230,9 @@ class SearchSpec(_Section):
     """How to search."""
 
     engine: Literal["optuna", "exhaustive"] = "optuna"
-    trials: Whole = Field(600, ge=1, le=MAX_TRIALS)
-    sampler: Literal["nsga2", "nsga3", "tpe", "random", "qmc", "gp"] = "nsga2"
-    population: Whole = Field(50, ge=2, le=10_000)
+    trials: Whole = Field(400, ge=1, le=MAX_TRIALS)
+    sampler: Literal["nsgaii", "nsgaiii", "tpe", "random", "qmc", "gp"] = "nsgaii"
+    population: Whole = Field(48, ge=2, le=10_000)
     seed: Whole = Field(0, ge=0, le=2**32 - 1)
     polish: bool = Field(True, strict=True)
 
