@@ -3,13 +3,14 @@
 Equations (scores = query-key pairs, d = head size, F = tensor peak, R = exp2 rate, BW = HBM bandwidth)::
 
     ideal   T = max(4·d·scores/F, scores/R, bytes/BW)                                         (1)
-    fitted  T = max(ideal, t0 + D(W) + x_q·B_q/BW + x_k·B_new/BW + B_past/BW + t_t·B·S·n_kv^q)  (2)
+    fitted  T = max(ideal, t0 + D(W) + x_q·B_q/BW + x_k·B_new/BW + B_past/BW + B·S·t_a)         (2)
             W = max(A·a + o·n/SMs + c·τ, c1·τ),  τ = A_tile·a·SMs + o,  a = 4·d/(F·u) + 1/(R·u_e)
-            D(W) = W·(1 + δ·W/(W + t_δ))
+            D(W) = W·(1 + δ·W/(W + t_δ)),  t_a = t_t·n_kv^q + t_w·[n_kv·d ≥ v]
 
 Causal scores of one head: ``S·past + S²/2``; a window caps the keys of a query. A pads the scores to n query tiles,
 A_tile is the largest of them: c·τ is the exposed tail of a full GPU, c1·τ the one wave of a nearly empty one. B_new
-are the bytes of the new tokens' keys and values (read, rotated, appended), B_past those already in the cache. D is
+are the bytes of the new tokens' keys and values (read, rotated, appended), B_past those already in the cache; t_a is
+the time a token's append takes beyond its bytes, with a step where its row outgrows one block's registers. D is
 the drop of the clock in kernels of many milliseconds. (1) is the bound of FlashAttention-4 (arXiv 2603.05451,
 section 2); that MMA and exp add up (a), and the rest of (2), is inferred from measured kernels.
 """
@@ -55,6 +56,8 @@ class PrefillParameters:
         kv_factor: x_k, the same for keys and values of new tokens.
         token_seconds: t_t, time of appending one token to the cache with one KV head.
         token_exponent: q, how that grows with KV heads.
+        wide_token_seconds: t_w, added to every token where the row of values is wide.
+        wide_token_values: v, KV heads times head size from which it is; 0 = never.
         tile_rows: query rows of one tile; 0 = no padding.
         tile_seconds: o, fixed time of one tile on one SM.
         tail: c, largest tiles exposed at the end of a full GPU.
@@ -73,6 +76,8 @@ class PrefillParameters:
     kv_factor: Parameter = 1.0
     token_seconds: Parameter = 0.0
     token_exponent: Parameter = 1.0
+    wide_token_seconds: Parameter = 0.0
+    wide_token_values: float = 0.0
     tile_rows: float = 0.0
     tile_seconds: Parameter = 0.0
     tail: Parameter = 0.0
@@ -192,7 +197,10 @@ def price_prefill(
     memory = (at(p.query_factor) * shape.query_bytes + at(p.kv_factor) * shape.new_kv_bytes + shape.past_kv_bytes) / bandwidth
     append = NO_WINDOW
     if np.any(p.token_seconds):
-        append = at(p.token_seconds) * shape.kv_heads ** at(p.token_exponent) * (shape.sequences * shape.new_tokens)
+        each = at(p.token_seconds) * shape.kv_heads ** at(p.token_exponent)
+        if p.wide_token_values:
+            each = each + at(p.wide_token_seconds) * (shape.kv_heads * head_dim >= p.wide_token_values)
+        append = each * (shape.sequences * shape.new_tokens)
     if p.overlap >= 1.0:
         seconds = np.maximum(np.maximum(math, exp), memory) + overhead + exposed + append + at(p.launch_seconds)
     else:
