@@ -80,10 +80,10 @@ def attention_weight_bytes(b: ArchitectureBatch, layouts: LayoutBatch, formats: 
         nope, v, rank = b.qk_nope_head_dim[:, None], b.v_head_dim[:, None], b.q_lora_rank[:, None]
         query = np.where(rank > 0, h * rank + rank * heads * (nope + r), h * heads * (nope + r))
         absorbed = c * heads * (nope + v) * get_format(formats.attention).weight_bytes
-        return (query + h * (c + r)) * w_in + absorbed + ceil_div(n, group) * v * h * w_out
+        return np.asarray((query + h * (c + r)) * w_in + absorbed + ceil_div(n, group) * v * h * w_out)
     kv = ceil_div(b.num_key_value_heads[:, None], tpa)
     d = b.head_dim[:, None]
-    return h * (heads + 2 * kv) * d * w_in + ceil_div(n, group) * d * h * w_out
+    return np.asarray(h * (heads + 2 * kv) * d * w_in + ceil_div(n, group) * d * h * w_out)
 
 
 def weight_bytes_per_gpu(

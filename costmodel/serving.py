@@ -102,6 +102,11 @@ class ServingSetup:
             raise InvalidValueError(f"gpu_budget must be >= 0 (0 = none), got {self.gpu_budget}")
         if self.gpu_budget == 1 and self.mode == "disaggregated":
             raise InvalidValueError("a disaggregated deployment needs a GPU in each pool: gpu_budget must be at least 2, got 1")
+        if self.prefill_formats is not None and self.prefill_formats.kv != self.formats.kv:
+            raise InvalidValueError(
+                f"both pools must keep the same KV format, since the cache moves between them: got prefill "
+                f"{self.prefill_formats.kv}, decode {self.formats.kv}"
+            )
         _ = self.step_options()
 
     def step_options(self, *, prefill: bool = False) -> StepOptions:
