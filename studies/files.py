@@ -1,0 +1,120 @@
+"""Writing results so that they are always whole: write aside, fsync, rename."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..costmodel import InvalidValueError
+
+ASIDE = ".writing-"  # prefix of files that are not whole yet
+
+
+class OutputError(InvalidValueError):
+    """A result cannot be written; nothing stored is lost."""
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Replace ``path`` by ``data`` in one step.
+
+    Raises:
+        OutputError: the folder cannot be written (full, read-only, gone).
+    """
+    aside = path.parent / f"{ASIDE}{path.name}"
+    raw = data.encode() if isinstance(data, str) else data
+    try:
+        with open(aside, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume") from None
+
+
+def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Replace the folder ``path`` by one that ``fill`` writes.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    aside, old = path.parent / f"{ASIDE}{path.name}", path.parent / f"{ASIDE}old-{path.name}"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        aside.mkdir()
+        fill(aside)
+        for folder, _, names in os.walk(aside):
+            for name in names:
+                with open(Path(folder) / name, "rb") as file:
+                    os.fsync(file.fileno())
+            _sync_folder(Path(folder))
+        if path.exists():
+            os.rename(path, old)
+        os.rename(aside, path)
+        _sync_folder(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume") from None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed run left half-written."""
+    for path in folder.glob(f"{ASIDE}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make ``folder`` and check that it can be written.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    probe = folder / f"{ASIDE}probe"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from None
+
+
+def to_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV text; floats in their shortest exact form, booleans as true/false, missing values empty."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row.get(name)) for name in columns])
+    return buffer.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "; ".join(str(item) for item in value)
+    return str(value)
