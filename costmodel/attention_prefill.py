@@ -4,8 +4,9 @@ Equations (scores = query-key pairs, d = head size, F = tensor peak, R = exp2 ra
 
     ideal   T = max(4·d·scores/F, scores/R, bytes/BW)                                         (1)
     fitted  T = max(ideal, t0 + D(W) + x_q·B_q/BW + x_k·B_new/BW + B_past/BW + B·S·t_a)         (2)
-            W = max(A·a + o·n/SMs + c·τ, c1·τ),  τ = A_tile·a·SMs + o,  a = 4·d/(F·u) + 1/(R·u_e)
-            D(W) = W·(1 + δ·W/(W + t_δ)),  t_a = t_t·n_kv^q + t_w·[n_kv·d ≥ v]
+            W = max((A·a + o·n/SMs)·v(n) + c·τ, c1·τ),  τ = A_tile·a·SMs + o
+            a = 4·d/(F·u) + 1/(R·u_e),  v(n) = 1 - ρ + ρ·⌈n/SMs⌉/(n/SMs)
+            D(W) = W·(1 + δ·W/(W + t_δ)),  t_a = t_t·n_kv^q + t_w·[n_kv·d ≥ n_w]
 
 Causal scores of one head: ``S·past + S²/2``; a window caps the keys of a query. A pads the scores to n query tiles,
 A_tile is the largest of them: c·τ is the exposed tail of a full GPU, c1·τ the one wave of a nearly empty one. B_new
@@ -57,9 +58,10 @@ class PrefillParameters:
         token_seconds: t_t, time of appending one token to the cache with one KV head.
         token_exponent: q, how that grows with KV heads.
         wide_token_seconds: t_w, added to every token where the row of values is wide.
-        wide_token_values: v, KV heads times head size from which it is; 0 = never.
+        wide_token_values: n_w, KV heads times head size from which it is; 0 = never.
         tile_rows: query rows of one tile; 0 = no padding.
         tile_seconds: o, fixed time of one tile on one SM.
+        wave_share: ρ, share of the work that waits for whole waves of tiles.
         tail: c, largest tiles exposed at the end of a full GPU.
         wave: c1, largest tiles one wave takes when the GPU is not full.
         droop: δ, largest relative slow-down of long kernels.
@@ -80,6 +82,7 @@ class PrefillParameters:
     wide_token_values: float = 0.0
     tile_rows: float = 0.0
     tile_seconds: Parameter = 0.0
+    wave_share: Parameter = 0.0
     tail: Parameter = 0.0
     wave: Parameter = 0.0
     droop: Parameter = 0.0
@@ -189,10 +192,12 @@ def price_prefill(
     scores, overhead, exposed = exact, NO_WINDOW, NO_WINDOW
     if p.tile_rows:
         padded, largest, tiles = tile_scores(shape.new_tokens, shape.past_tokens, shape.window, p.tile_rows)
-        scores, overhead = padded * units, at(p.tile_seconds) * (tiles * units / sms)
+        waves = tiles * units / sms
+        scores, overhead = padded * units, at(p.tile_seconds) * waves
         slowest = largest * (math_each + exp_each) * sms + at(p.tile_seconds)
         full = scores * (math_each + exp_each) + overhead
-        exposed = np.maximum(at(p.tail) * slowest, at(p.wave) * slowest - full)
+        waiting = full * (at(p.wave_share) * (np.ceil(waves) / waves - 1.0))
+        exposed = np.maximum(waiting + at(p.tail) * slowest, at(p.wave) * slowest - full)
     math, exp = scores * math_each, scores * exp_each
     memory = (at(p.query_factor) * shape.query_bytes + at(p.kv_factor) * shape.new_kv_bytes + shape.past_kv_bytes) / bandwidth
     append = NO_WINDOW

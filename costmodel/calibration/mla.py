@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 # DeepSeek-V3's config.json (datasheet).
 LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
 BLOCK_TILE, WIDE_HEADS = 16.0, 32.0  # heads of a narrow block; head counts above this run the wide one (a step in the tables)
-SKIPPED = ("kv_factor", "token_exponent", "wide_token_seconds")  # not identifiable with one KV stream and one head size
+SKIPPED = ("kv_factor", "token_exponent", "wide_token_seconds", "wave_share")  # not identifiable with one KV stream and head size
 MLA_PREFILL = tuple(p for p in PREFILL if p.name not in SKIPPED)
 MLA_DECODE = tuple(FitParameter(p.name, 1.0, 0.5, 5.0) if p.name == "wide_block_factor" else p for p in DECODE)
 
