@@ -18,12 +18,12 @@ from typing import Any
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-import numpy as np
+import numpy as np  # noqa: E402
 
-from shapefront.costmodel import Architecture, ArchitectureBatch, ArchitectureKind, Workload, enumerate_layouts, profile_names
-from shapefront.costmodel.decode import decode
-from shapefront.costmodel.serving import ServingSetup, throughput_at_rates
-from shapefront.costmodel.serving_frontier import frontier
+from shapefront.costmodel import Architecture, ArchitectureBatch, ArchitectureKind, Workload, enumerate_layouts, profile_names  # noqa: E402
+from shapefront.costmodel.decode import decode  # noqa: E402
+from shapefront.costmodel.serving import ServingSetup, throughput_at_rates  # noqa: E402
+from shapefront.costmodel.serving_frontier import frontier  # noqa: E402
 
 CONTEXT = 8704.0
 CONCURRENCY = tuple(2.0 ** (i / 2) for i in range(20))
@@ -41,8 +41,8 @@ def mixed_batches(count: int, seed: int = 0) -> list[ArchitectureBatch]:
         rows = np.stack([pick(values, 4 * n) for values in choices.values()], axis=1)
         rows = np.unique(rows, axis=0)
         rows = rows[rng.permutation(len(rows))[:n]]
-        fixed = {"vocab_size": 128256} | ({"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
-                                         if kind.attention == "mla" else {"head_dim": 128})
+        mla = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+        fixed = {"vocab_size": 128256} | (mla if kind.attention == "mla" else {"head_dim": 128})
         return ArchitectureBatch.from_arrays(kind, **dict(zip(choices, rows.T, strict=True)), **fixed)
 
     third = count // 3
@@ -137,12 +137,13 @@ def machine() -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", action="append", help="kernel profile (repeatable); default: ideal, gb300-blog, gb300-trtllm")
+    parser.add_argument("--profile", action="append", help="kernel profile (repeatable)")
     parser.add_argument("--architectures", type=int, default=1200)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     names = options.profile or [n for n in ("ideal", "gb300-blog", "gb300-trtllm") if n in profile_names()]
-    report = {"machine": machine(), "yardstick_seconds_exp_1e7": yardstick(), "rows": [measure(n, options.architectures) for n in names]}
+    report: dict[str, Any] = {"machine": machine(), "yardstick_seconds_exp_1e7": yardstick()}
+    report["rows"] = [measure(n, options.architectures) for n in names]
     report["yardstick_seconds_exp_1e7_after"] = yardstick()
     if options.json:
         print(json.dumps(report, indent=2))

@@ -3,7 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shapefront.costmodel import ArchitectureBatch, InvalidValueError, Layout, LayoutBatch, TensorFormats, Workload, enumerate_layouts
+from shapefront.costmodel import (
+    ArchitectureBatch,
+    InvalidValueError,
+    Layout,
+    LayoutBatch,
+    TensorFormats,
+    Workload,
+    enumerate_layouts,
+)
 from shapefront.costmodel.decode import decode
 from shapefront.costmodel.disaggregated import combine_rates, prefill_pool
 from shapefront.costmodel.memory import max_concurrency
@@ -213,12 +221,12 @@ def test_goals_nobody_meets_say_the_best_reachable() -> None:
 def test_context_beyond_memory_says_how_many_gpus_it_takes() -> None:
     # 16M tokens of 35,136 B are 590 GB beside 382 GB of weights: 972/268.2 → 4 GPUs
     plan = setup(layouts=LayoutBatch.from_layouts([Layout(dpa=2, ep=2)]), workload=Workload(input_tokens=1 << 24))
-    with pytest.raises(InvalidValueError, match="take at least 4 GPUs of gb300 memory.*the largest layout has 2"):
+    with pytest.raises(InvalidValueError, match=r"take at least 4 GPUs of gb300 memory.*the largest layout has 2"):
         frontier(DEEPSEEK_R1, plan)
 
 
 def test_contradictory_pools_are_refused() -> None:
-    with pytest.raises(InvalidValueError, match="contradictory pools.*gpu_budget=6"):
+    with pytest.raises(InvalidValueError, match=r"contradictory pools.*gpu_budget=6"):
         frontier(DEEPSEEK_R1, setup(mode="disaggregated", layouts=MOE_LAYOUTS, gpu_budget=6))
     with pytest.raises(InvalidValueError, match="same KV format"):
         setup(mode="disaggregated", prefill_formats=TensorFormats(kv="bf16"))
