@@ -102,6 +102,9 @@ class GemmParameters:
         combine_power: p of (compute**p + memory**p)**(1/p); 0 = the hard maximum (perfect overlap).
         sm_bandwidth_share: operand-load bandwidth of one SM over its fair share of HBM; 0 = unlimited.
         k_tile: K is padded to a multiple of it; 0 = not padded.
+        k_rounding: cost of the padding of K, [0, 1].
+        droop: extra share of compute time of a long GEMM, whose power draw lowers the clock.
+        droop_seconds: compute time at which half of ``droop`` applies, s.
         wave_rounding: cost of the empty part of the last wave, [0, 1].
         tail_waves: SMs that drift apart after the first wave end at different times: their cost in waves.
         fallback_penalty: extra time per output of a fallback cluster, fraction.
@@ -120,6 +123,9 @@ class GemmParameters:
     combine_power: float = 0.0
     sm_bandwidth_share: float = 0.0
     k_tile: float = 0.0
+    k_rounding: float = 1.0
+    droop: float = 0.0
+    droop_seconds: float = 1e-3
     wave_rounding: float = 1.0
     tail_waves: float = 0.0
     fallback_penalty: float = 0.0
@@ -139,6 +145,9 @@ class GemmParameters:
             ("combine_power", 0, _INFINITE, False),
             ("sm_bandwidth_share", 0, _INFINITE, False),
             ("k_tile", 0, _INFINITE, False),
+            ("k_rounding", 0, 1, False),
+            ("droop", 0, _INFINITE, False),
+            ("droop_seconds", 0, _INFINITE, True),
             ("wave_rounding", 0, 1, False),
             ("tail_waves", 0, _INFINITE, False),
             ("fallback_penalty", 0, _INFINITE, False),

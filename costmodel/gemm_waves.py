@@ -103,7 +103,7 @@ def fastest(
     p: GemmParameters,
 ) -> FloatArray:
     """Compute time of the fastest tile, s, same shape as ``m``."""
-    k = padded(k, p.k_tile)
+    k = padded(k, p)
     best: FloatArray | None = None
     for tile in tiles:
         main, count = waves(batch, m, n, tile, rates.slots(tile), p)
@@ -123,7 +123,7 @@ def fastest(
             np.minimum(best, time, out=best)
     if best is None:
         raise ValueError("fastest() needs at least one tile")
-    return best
+    return drooped(best, p)
 
 
 def fastest_parts(
@@ -136,7 +136,7 @@ def fastest_parts(
     p: GemmParameters,
 ) -> tuple[FloatArray, FloatArray, NDArray[np.intp]]:
     """Main-loop seconds, epilogue seconds and index of the fastest tile, each the shape of ``m``."""
-    k = padded(k, p.k_tile)
+    k = padded(k, p)
     main, epilogue = [], []
     for tile in tiles:
         loops, count = waves(batch, m, n, tile, rates.slots(tile), p)
@@ -146,13 +146,32 @@ def fastest_parts(
         epilogue.append(count * tile.epilogue_seconds if tile.epilogue_seconds else np.where(np.isinf(count), np.inf, 0.0))
     index = np.argmin(np.add(main, epilogue), axis=0)
     pick = index[None]
-    return (
-        np.take_along_axis(np.array(main), pick, 0)[0],
-        np.take_along_axis(np.array(epilogue), pick, 0)[0],
-        np.asarray(index, dtype=np.intp),
-    )
+    chosen_main = np.take_along_axis(np.array(main), pick, 0)[0]
+    chosen_epilogue = np.take_along_axis(np.array(epilogue), pick, 0)[0]
+    # The droop is the tensor cores' own: it counts as math.
+    chosen_main = drooped(chosen_main + chosen_epilogue, p) - chosen_epilogue
+    return chosen_main, chosen_epilogue, np.asarray(index, dtype=np.intp)
 
 
-def padded(k: FloatArray, k_tile: float) -> FloatArray:
-    """K padded to a multiple of ``k_tile`` (0: as it is)."""
-    return np.ceil(k / k_tile) * k_tile if k_tile else k
+def padded(k: FloatArray, p: GemmParameters) -> FloatArray:
+    """K with the cost of its padding to a multiple of ``k_tile``, same shape as ``k``."""
+    if not p.k_tile:
+        return k
+    whole = np.ceil(k / p.k_tile)
+    whole *= p.k_tile
+    whole -= k
+    whole *= p.k_rounding
+    whole += k
+    return whole
+
+
+def drooped(compute: FloatArray, p: GemmParameters) -> FloatArray:
+    """Compute time at the clock a long GEMM can hold: T (1 + droop T / (T + droop_seconds)), s."""
+    if not p.droop:
+        return compute
+    share = compute + p.droop_seconds
+    np.divide(compute, share, out=share)
+    share *= p.droop
+    share += 1.0
+    share *= compute
+    return share

@@ -16,10 +16,10 @@ from ..formats import get_format
 from ..gemm import gemm_cost, gemm_seconds
 from ..gemm_model import build_model, model_seconds
 from ..gemm_tiles import GemmParameters, Tile
-from ..profile import KernelProfile, load_profile
+from ..profile import KernelProfile
 from .fit import FitParameter, LogFit, fit_log_time
 from .gemm_menus import menu_for
-from .gemm_rows import GemmRows, read_gemm_rows
+from .gemm_rows import GemmRows, ideal_on, read_gemm_rows
 from .interface import FamilyResult, ValidationRow
 from .pairs import pair_errors
 from .report import errors, three_number_prediction
@@ -90,8 +90,7 @@ def profile_table(parameters: GemmParameters) -> dict[str, Any]:
 
 def fit(tables: MeasuredTables) -> list[FamilyResult]:
     """Fit every number format of the tables."""
-    ideal = load_profile("ideal")
-    base = KernelProfile("ideal", "", tables.hardware, "ideal", {}, ideal.families)
+    base = ideal_on(tables.hardware)
     results = []
     for rows in read_gemm_rows(tables):
         if len(rows):
@@ -142,7 +141,7 @@ def _pairs(rows: GemmRows, predicted: FloatArray) -> dict[str, float]:
 
 def validate(tables: MeasuredTables, profile: KernelProfile) -> list[ValidationRow]:
     """Held-out error of ``profile`` per number format, beside the pure roofline and the three-number fit."""
-    ideal = KernelProfile("ideal", "", tables.hardware, "ideal", {}, load_profile("ideal").families)
+    ideal = ideal_on(tables.hardware)
     out = []
     for rows in read_gemm_rows(tables):
         held = rows.held_out

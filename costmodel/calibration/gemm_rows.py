@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import InvalidValueError, UnknownKeyError, did_you_mean
 from ..gemm import gemm_seconds
 from ..hardware import Hardware
-from ..profile import load_profile
+from ..profile import KernelProfile, load_profile
 from .split import gemm_held_out
 from .tables import MeasuredTables
 
@@ -53,6 +53,11 @@ class GemmRows:
 
     def __len__(self) -> int:
         return int(self.m.size)
+
+
+def ideal_on(hardware: Hardware) -> KernelProfile:
+    """The pure roofline on any hardware, a user's own included."""
+    return KernelProfile("ideal", "pure roofline", hardware, "ideal", {}, load_profile("ideal").families)
 
 
 def read_gemm_rows(tables: MeasuredTables) -> list[GemmRows]:
@@ -125,7 +130,7 @@ def _checked(frame: pd.DataFrame, hardware: Hardware, where: str) -> pd.DataFram
 
 def _check_units(frame: pd.DataFrame, hardware: Hardware, where: str) -> None:
     """Refuse a table whose latencies, read as milliseconds, are about 1000 times off what the hardware can do."""
-    ideal = load_profile("ideal", hardware=hardware.name) if not hardware.name.endswith(".toml") else load_profile("ideal")
+    ideal = ideal_on(hardware)
     for name in frame["format"].unique():
         part = frame[frame["format"] == name]
         bound = gemm_seconds(part["m"], part["n"], part["k"], format=str(name), profile=ideal) + _LAUNCH
