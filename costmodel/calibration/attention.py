@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,11 +39,11 @@ def fit(tables: MeasuredTables) -> list[FamilyResult]:
     """Fit prefill per (math, cache) format and decode per cache format, one set of numbers a head size."""
     hardware = tables.hardware
 
-    def prefill(part: AttentionRows, **fixed: float) -> LogFit:
-        return fit_prefill(part, *prefill_shape(part), hardware, **fixed)
+    def prefill(part: AttentionRows, fixed: Mapping[str, float]) -> LogFit:
+        return fit_prefill(part, *prefill_shape(part), hardware, fixed)
 
-    def decode(part: AttentionRows, **fixed: float) -> LogFit:
-        return fit_decode(part, *decode_shape(part), hardware, **fixed)
+    def decode(part: AttentionRows, fixed: Mapping[str, float]) -> LogFit:
+        return fit_decode(part, *decode_shape(part), hardware, fixed)
 
     results = []
     for rows, name in by_format(read_rows(tables, "context"), both=True):

@@ -73,15 +73,15 @@ def fit_prefill(
     shape: PrefillShape,
     head_dim: FloatArray,
     hardware: Hardware,
+    fixed: Mapping[str, Any],
     *,
     parameters: tuple[FitParameter, ...] = PREFILL,
-    **fixed: float,
 ) -> LogFit:
     """Numbers of one head size."""
     number_format = str(rows.format[0])
 
     def model(values: dict[str, float]) -> FloatArray:
-        p = PrefillParameters(**fixed, **values)
+        p = PrefillParameters(**{**fixed, **values})
         return price_prefill(shape, p, hardware, number_format, head_dim, clamp=False).seconds
 
     return fit_log_time(model, parameters, rows.seconds, scale=SCALE)
@@ -92,34 +92,34 @@ def fit_decode(
     shape: DecodeShape,
     head_dim: FloatArray,
     hardware: Hardware,
+    fixed: Mapping[str, Any],
     *,
     parameters: tuple[FitParameter, ...] = DECODE,
-    **fixed: float,
 ) -> LogFit:
     """Numbers of one head size with the KV cache warm in L2 where it fits, as measured."""
     kv_format = str(rows.kv_format[0])
 
     def model(values: dict[str, float]) -> FloatArray:
-        return price_decode(shape, DecodeParameters(**fixed, **values), hardware, kv_format, head_dim, warm_l2=True)[0]
+        return price_decode(shape, DecodeParameters(**{**fixed, **values}), hardware, kv_format, head_dim, warm_l2=True)[0]
 
     return fit_log_time(model, parameters, rows.seconds, scale=SCALE)
 
 
 def per_head_size(
-    rows: AttentionRows, fit_one: Callable[..., LogFit], *choices: Mapping[str, float]
+    rows: AttentionRows, fit_one: Callable[[AttentionRows, Mapping[str, float]], LogFit], *choices: Mapping[str, float]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fit each head size on its fit rows; parameters and standard errors as lists over ``head_sizes``.
 
     Args:
         rows: rows of one format, held-out ones included.
-        fit_one: (fit rows of one head size, **fixed numbers) -> fit.
+        fit_one: (fit rows of one head size, fixed numbers) -> fit.
         choices: sets of fixed numbers to try; the one with the lowest loss over all head sizes is kept.
     """
     size = rows.columns["head_dim"]
     kept = [float(v) for v in np.unique(size) if int(((size == v) & ~rows.held).sum()) >= 4 * len(PREFILL)]
     tried = []
     for fixed in choices:
-        found = [fit_one(rows.take((size == value) & ~rows.held), **fixed) for value in kept]
+        found = [fit_one(rows.take((size == value) & ~rows.held), fixed) for value in kept]
         tried.append((sum(fit.cost for fit in found), found, fixed))
     _, found, fixed = min(tried, key=lambda entry: entry[0])
     parameters: dict[str, Any] = {"head_sizes": kept} if len(kept) > 1 else {}

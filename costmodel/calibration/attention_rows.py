@@ -90,7 +90,8 @@ def read_rows(tables: MeasuredTables, kind: str) -> AttentionRows | None:
     main = frame["kernel_source"].isin(kernels)
     for name, size in LARGE_HEAD_KERNELS.items():
         main |= (frame["kernel_source"] == name) & (frame["head_dim"] == size)
-    excluded = {f"kernel {name}, not the one the stack serves with": int(count) for name, count in frame["kernel_source"][~main].value_counts().items()}
+    others = frame["kernel_source"][~main].value_counts()
+    excluded = {f"kernel {name}, not the one the stack serves with": int(count) for name, count in others.items()}
     frame = frame[main]
     if kind == "generation" and tables.stack == "trtllm":
         fallback = frame["num_heads"] // frame["num_key_value_heads"] >= FALLBACK_GROUP
