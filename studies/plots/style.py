@@ -113,7 +113,7 @@ def plain_log_ticks(axis: Any, values: Sequence[float]) -> None:
 
     axis.set_major_locator(FixedLocator(list(values)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"))
 
 
 def round_steps(low: float, high: float) -> list[float]:

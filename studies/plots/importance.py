@@ -1,0 +1,50 @@
+"""Which dimensions an objective depends on, as Optuna measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...costmodel.errors import InvalidValueError
+from .style import CYCLE, Plot, Row, new_figure
+
+if TYPE_CHECKING:
+    import optuna
+
+
+def importance_rows(study: optuna.Study, objectives: Sequence[str]) -> list[dict[str, Any]]:
+    """Share of each objective's variance that each dimension explains (PED-ANOVA), largest first.
+
+    Raises:
+        InvalidValueError: too few finished trials.
+    """
+    import optuna
+
+    finished = [t for t in study.trials if t.state == optuna.trial.TrialState.COMPLETE]
+    if len(finished) < 4:
+        raise InvalidValueError(f"parameter importance needs at least 4 finished trials, the study has {len(finished)}; run more")
+    rows = []
+    for index, name in enumerate(objectives):
+        shares: Mapping[str, float] = optuna.importance.get_param_importances(
+            study,
+            evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
+            target=lambda trial, i=index: -trial.values[i],  # type: ignore[misc]
+        )
+        rows += [{"objective": name, "dimension": key, "share": float(value)} for key, value in shares.items()]
+    return rows
+
+
+def draw_importance(rows: Sequence[Row], *, note: str = "") -> Plot:
+    """Draw one bar chart an objective."""
+    objectives = list(dict.fromkeys(row["objective"] for row in rows))
+    dimensions = list(dict.fromkeys(row["dimension"] for row in rows))
+    figure, axes = new_figure((max(7.0, 5.2 * len(objectives)), 1.8 + 0.38 * len(dimensions)), 1, len(objectives), squeeze=False)
+    for index, (axis, name) in enumerate(zip(axes[0], objectives, strict=True)):
+        part = sorted((row for row in rows if row["objective"] == name), key=lambda row: float(row["share"]))
+        axis.barh([row["dimension"] for row in part], [100 * row["share"] for row in part], color=CYCLE[index % 6], zorder=3)
+        axis.grid(False, axis="y")
+        axis.set_xlim(0, 100)
+        axis.set_xlabel("Importance, %", fontsize=11)
+        axis.set_title(name, loc="left", fontsize=11)
+    figure.suptitle("Which dimension decides" + (f"\n{note}" if note else ""), x=0.01, ha="left", fontsize=13)
+    return Plot("importance", figure, list(rows))

@@ -1,0 +1,66 @@
+"""Tile quantisation: throughput over a fine sweep of N with one forced tile (blog Fig. 5), the user's dimensions marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...costmodel.gemm import gemm_seconds
+from .style import BLUE, GREEN, VERMILION, Plot, new_figure, title
+
+M, K = 8192, 8192
+TILE = (256, 128, 4, 2)  # 256x128 tiles, clusterMMA pairs, a 4x2 cooperative grid array
+LOW, HIGH = 2048, 6144
+
+
+def sawtooth_rows(
+    *, profile: str = "gb300-blog", format: str = "nvfp4", low: int = LOW, high: int = HIGH, step: int = 32, tile: Any = TILE
+) -> list[dict[str, Any]]:
+    """FLOP/s at each N from ``low`` to ``high``; ``multiple`` is the largest of 512, 256, 128, 64 that divides N."""
+    n = np.arange(low, high + 1, step)
+    rate = 2.0 * M * n * K / gemm_seconds(M, n, K, format=format, profile=profile, tile=tile)
+    return [
+        {
+            "n": int(size),
+            "flop_per_second": float(value),
+            "multiple": next((step_ for step_ in (512, 256, 128, 64) if size % step_ == 0), 0),
+        }
+        for size, value in zip(n, rate, strict=True)
+    ]
+
+
+def draw_sawtooth(rows: Sequence[dict[str, Any]], *, marks: Mapping[str, int] | None = None, note: str = "") -> Plot:
+    """Draw the sweep.
+
+    Args:
+        rows: from :func:`sawtooth_rows`.
+        marks: name → N of a design's products; those outside the sweep are left out.
+        note: line under the title.
+    """
+    figure, axis = new_figure()
+    n = np.array([row["n"] for row in rows])
+    rate = np.array([row["flop_per_second"] for row in rows]) / 1e15
+    axis.plot(n, rate, color=BLUE, linewidth=1.4, zorder=2)
+    for multiple, colour, marker in ((512, GREEN, "o"), (256, VERMILION, "s")):
+        at = np.array([row["multiple"] for row in rows]) == multiple
+        label = "multiple of 512" if multiple == 512 else "multiple of 256, not of 512"
+        axis.scatter(n[at], rate[at], color=colour, marker=marker, s=30, zorder=3, label=label)
+    bottom = float(rate.min())
+    shown = sorted((size, name) for name, size in (marks or {}).items() if n[0] <= size <= n[-1])
+    for index, (size, name) in enumerate(shown):
+        value = float(np.interp(size, n, rate))
+        below = -38 - 30 * (index % 2)
+        axis.annotate(
+            f"{name}\n{size:,}", (size, value), xytext=(0, below), textcoords="offset points", ha="center", fontsize=9,
+            arrowprops={"arrowstyle": "->", "color": "black", "linewidth": 1.0},
+        )  # fmt: skip
+    axis.set_xlim(n[0], n[-1])
+    axis.set_ylim(bottom - (float(rate.max()) - bottom) * (0.45 if shown else 0.1), float(rate.max()) * 1.03)
+    axis.set_xlabel(f"GEMM-N (M = {M}, K = {K}; tile 256×128, pairs of SMs, 4×2 cluster)", fontsize=11)
+    axis.set_ylabel("Throughput, PFLOP/s", fontsize=11)
+    axis.set_xticks(range(int(n[0]), int(n[-1]) + 1, 512))
+    title(axis, "Partly filled tiles still take a full tile's time", note)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=10, frameon=False)
+    return Plot("sawtooth", figure, list(rows))
