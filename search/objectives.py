@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,7 @@ class Objective:
     """
 
     name: str = ""
+    bounded: ClassVar[str] = ""  # "throughput": rises with the throughput table; "design": exact without pricing; "": unknown
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -78,6 +79,7 @@ class ThroughputAt(Objective):
     """Best tokens/s/GPU while every user gets at least ``rate`` tokens/s; the layouts are swept."""
 
     rate: float = THROUGHPUT_RATE
+    bounded: ClassVar[str] = "throughput"
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1e6:
@@ -100,6 +102,7 @@ class FrontierArea(Objective):
     name: str = "frontier_area"
     area_rates: tuple[float, ...] = AREA_RATES
     axis: str = "log"
+    bounded: ClassVar[str] = "throughput"
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -120,6 +123,7 @@ class QualityGain(Objective):
     """
 
     name: str = "quality"
+    bounded: ClassVar[str] = "design"
 
     @property
     def reference_point(self) -> float:
