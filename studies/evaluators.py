@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..search.evaluate import BLOCK, Priced, evaluate
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
+from .interrupts import Interrupts
 from .spec import StudySpec, UserObjectiveSpec
 from .user_objective import Call, ExternalObjective, UserFunction, call_key
 
@@ -42,13 +43,17 @@ class Engine(Protocol):
 class LocalEngine:
     """Everything in this process; user functions in processes beside it."""
 
-    def __init__(self, folders: Sequence[str] = (), *, workers: int = 1) -> None:
-        self._folders, self._workers = tuple(folders), workers
+    def __init__(self, folders: Sequence[str] = (), *, workers: int = 1, interrupts: Interrupts | None = None) -> None:
+        self._folders, self._workers, self._interrupts = tuple(folders), workers, interrupts or Interrupts()
         self._functions: dict[str, UserFunction] = {}
 
     def price(self, problem: SearchProblem, blocks: Sequence[Candidates]) -> list[Priced]:
         """Price each block."""
-        return [evaluate(problem, block) for block in blocks]
+        priced = []
+        for block in blocks:
+            self._interrupts.check()
+            priced.append(evaluate(problem, block))
+        return priced
 
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call, over this many processes."""
@@ -56,7 +61,7 @@ class LocalEngine:
             self._functions[user.name] = UserFunction(
                 user.entry, user.name, timeout_seconds=user.timeout_seconds, folders=self._folders, workers=self._workers
             )
-        return self._functions[user.name].run(calls, done)
+        return self._functions[user.name].run(calls, done, self._interrupts.check)
 
     def close(self) -> None:
         """End the user functions' processes."""

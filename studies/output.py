@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if hasattr(value, "tolist"):  # numpy array or scalar
         return plain(value.tolist())
     return str(value)

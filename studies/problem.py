@@ -63,7 +63,7 @@ def build_problem(spec: StudySpec, *, folder: Path | None = None) -> SearchProbl
         ShapefrontError: the spec's parts contradict each other or the reference model.
     """
     reference = load_reference(spec, folder)
-    profile = load_profile(_beside(spec.profile, folder), hardware=_beside(spec.hardware, folder) if spec.hardware else None)
+    profile = study_profile(spec, folder)
     spaces = tuple(_space(spec, family, reference) for family in spec.families or (None,))
     setup = ServingSetup(
         workload=_workload(spec),
@@ -82,6 +82,11 @@ def build_problem(spec: StudySpec, *, folder: Path | None = None) -> SearchProbl
         layout_mode=spec.layouts.mode,
         train_tokens=spec.train_tokens,
     )
+
+
+def study_profile(spec: StudySpec, folder: Path | None = None) -> KernelProfile:
+    """The study's kernel profile, on another GPU's datasheet where the spec names one."""
+    return load_profile(_beside(spec.profile, folder), hardware=_beside(spec.hardware, folder) if spec.hardware else None)
 
 
 def _beside(name: str, folder: Path | None) -> str:

@@ -87,8 +87,7 @@ class Describer:
             at = wanted.index(rate)
             layout = int(table.layout_index[0, at])
             place = setup.layouts.layout(layout).to_dict() if layout >= 0 else dict.fromkeys(("tpa", "kvp", "dpa", "tpf", "ep", "pp", "gpus"))
-            point: dict[str, Any] = {"tokens_per_second_per_user": rate, "tokens_per_second_per_gpu": throughput[rate]}
-            points.append({**point, "concurrency": float(table.concurrency[0, at]), "itl_seconds": 1 / rate, **place})
+            points.append({"rate": rate, **_point(throughput[rate], float(table.concurrency[0, at]), place["gpus"]), **place})
         area = float(frontier_area([throughput[rate] for rate in self.area_rates], np.array(self.area_rates), self.spec.area.axis))
         first = points[0]
         return {
@@ -114,6 +113,17 @@ class Describer:
             return frontier(architecture, self.problem.setup.with_(formats=formats), allowed=allowed).rows()
         except InvalidValueError:
             return []  # no layout serves it
+
+
+def _point(throughput: float, concurrency: float, gpus: int | None) -> dict[str, float | None]:
+    """Figures of one operating point; a layout that memory caps serves each user faster than the rate asked for."""
+    itl = concurrency / (throughput * gpus) if gpus and throughput > 0 else None
+    return {
+        "tokens_per_second_per_gpu": throughput,
+        "tokens_per_second_per_user": 1 / itl if itl else 0.0,
+        "concurrency": concurrency,
+        "itl_seconds": itl,
+    }
 
 
 def front_positions(outcome: SearchOutcome) -> list[int]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ..costmodel import InvalidValueError
 from ..search.objectives import Context, Objective
 
+_LOOK_SECONDS = 0.2  # how often a waiting run looks whether it should stop
 START_SECONDS = 60.0  # time a function's module may take to import
 
 
@@ -126,8 +127,10 @@ class UserFunction:
         self.name, self.timeout = name, timeout_seconds
         self._pool = [_Process(entry, folders) for _ in range(workers)]
 
-    def run(self, calls: Sequence[Call], done: Callable[[Call, float, str], None]) -> list[tuple[float, str]]:
-        """Run every call; ``done(call, value, error)`` is told of each as soon as it returns.
+    def run(
+        self, calls: Sequence[Call], done: Callable[[Call, float, str], None], check: Callable[[], None] = lambda: None
+    ) -> list[tuple[float, str]]:
+        """Run every call; ``done(call, value, error)`` is told of each as soon as it returns, ``check`` may raise to stop.
 
         Returns:
             ``(value, error)`` per call in the order given; the value is NaN where there is an error.
@@ -138,6 +141,7 @@ class UserFunction:
         results: list[tuple[float, str]] = [(math.nan, "")] * len(calls)
         waiting = deque(range(len(calls)))
         while waiting or any(p.call is not None for p in self._pool):
+            check()
             for process in self._pool:
                 if process.call is None and waiting:
                     if process.popen is None or process.popen.poll() is not None:
@@ -160,7 +164,7 @@ class UserFunction:
     def _collect(self) -> Iterable[tuple[_Process, tuple[float, str]]]:
         busy = [p for p in self._pool if p.call is not None and p.popen is not None]
         deadline = min(p.deadline for p in busy)
-        wait = None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+        wait = min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))
         streams = {p.popen.stdout: p for p in busy if p.popen}
         ready = select.select(list(streams), [], [], wait)[0]
         for stream in ready:

@@ -1,0 +1,60 @@
+"""``shapefront run``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..output import print_json
+from ..show import show_result
+from ..study import DEFAULT_STUDY, Study
+
+
+def run(
+    study: Annotated[str, typer.Argument(help="Built-in study (see 'shapefront studies') or a .toml file.")] = DEFAULT_STUDY,
+    trials: Annotated[int | None, typer.Option(help="Designs to price before the polish; the study's own number if left out.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same result.")] = None,
+    engine: Annotated[str | None, typer.Option(help="optuna, or exhaustive to price every legal design.")] = None,
+    certify: Annotated[bool, typer.Option("--certify", help="Prove the front after the search.")] = False,
+    storage: Annotated[str | None, typer.Option(help="memory, journal, sqlite, a file, or postgresql://…; journal in --out if left out.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard what the folder or storage holds of this study.")] = False,
+    workers: Annotated[int, typer.Option(help="Local processes.")] = 1,
+    dask: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; shapefront-results/STUDY if left out.")] = None,
+    allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the study's own Python functions run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")] = False,
+    json_lines: Annotated[bool, typer.Option("--json-lines", help="Progress as JSON lines on standard error.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Search the architectures of a study and write the ranked Pareto set.
+
+    Writes pareto.csv, ranked.csv, result.json, study.toml, run.log, frontier.png and configs/rank-NN into the folder.
+    Ctrl-C stops it with the results so far; --resume continues to the result of an uninterrupted run.
+    """
+    chosen = Study.load(study)
+    folder = out if out is not None else Path("shapefront-results") / chosen.spec.name
+    result = chosen.run(
+        trials=trials,
+        seed=seed,
+        engine=engine,
+        out=folder,
+        storage=storage,
+        resume=resume,
+        overwrite=overwrite,
+        workers=workers,
+        dask=dask,
+        certify=certify,
+        allow_code=allow_code,
+        progress="json-lines" if json_lines else "quiet" if quiet or json else "bar",
+    )
+    if json:
+        print_json(result.to_json())
+    elif not quiet:
+        show_result(result, folder)
+    if result.interrupted:
+        print(f"shapefront: interrupted; results so far are in {folder}, continue with --resume", file=sys.stderr)
+        raise typer.Exit(130)

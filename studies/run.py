@@ -1,0 +1,295 @@
+"""Running a study: lock, storage, engine, search, ranking, whole files; the same bytes after any interruption."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..costmodel import InvalidValueError
+from ..search.evaluate import Priced
+from ..search.outcome import Progress, SearchOutcome
+from ..search.problem import SearchProblem
+from ..search.space import Candidates
+from .evaluators import Engine, LocalEngine, StudyEvaluator
+from .files import OutputError, prepare_folder, remove_leftovers
+from .interrupts import Interrupts
+from .output import plain
+from .progress import make_reporter
+from .rank import rank
+from .record import TrialRecorder, check_same, make_metadata
+from .result import FORMAT_VERSION, Result
+from .spec import StudySpec
+from .spec_file import spec_to_dict
+from .storage import FolderLock, StorageError, Stored, StudyStore, open_store, storage_kind
+from .user_objective import UserCodeError
+
+if TYPE_CHECKING:
+    from ..costmodel import KernelProfile
+    from .study import RunOptions, Study
+
+MAX_WORKERS = 1024
+
+
+class RunLog:
+    """Lines with clock times, in run.log; kept out of every other file so that those stay byte-equal."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self.notes = path, list[str]()
+
+    def __call__(self, text: str) -> None:
+        """Append a line; a full disk does not stop a run here."""
+        if self._path is not None:
+            try:
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
+            except OSError:
+                pass
+
+    def note(self, text: str) -> None:
+        """A line that the user is shown as well."""
+        self.notes.append(text)
+        self(text)
+
+
+def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
+    """Run ``study``; see :meth:`.study.Study.run`."""
+    spec = study.spec
+    check_options(spec, options)
+    problem = study.problem()
+    from .problem import study_profile
+
+    profile = study_profile(spec, study.folder)
+    legal = len(problem.table)  # an empty study ends here, before anything is written
+    metadata = make_metadata(spec, problem, profile)
+    log = RunLog(None)
+    if options.out is not None:
+        prepare_folder(options.out)
+        lock = FolderLock(options.out)
+        stack.callback(lock.release)
+        remove_leftovers(options.out)
+        log = RunLog(options.out / "run.log")
+    store, stored = open_study(spec, metadata, options, log, stack, [o.name for o in problem.objectives])
+    log(f"study {spec.name}, seed {spec.search.seed}, {legal} legal architectures, profile {profile.name}, storage {storage_kind(store.where)}")
+    interrupts = Interrupts()
+    engine = make_engine(study, options, interrupts)
+    stack.callback(engine.close)
+    reporter = make_reporter(options.progress)
+    stack.callback(reporter.close)
+    recorder = TrialRecorder(store, stored)
+    started = time.monotonic()
+    with interrupts.listening():
+        evaluator = StudyEvaluator(spec, engine, store, dict(stored.evaluations) if stored else {})
+        outcome = search(study, problem, evaluator, recorder, reporter, interrupts)
+        reporter.close()
+        if outcome.trials < (len(stored.trials) if stored else 0) and not outcome.interrupted:
+            raise StorageError(f"{store.where}: holds {len(stored.trials) if stored else 0} trials, this run computes {outcome.trials}; start a new study")
+        certificate = None
+        if options.certify and not outcome.interrupted:
+            certificate = certify(problem, outcome, evaluator, reporter)
+    log(
+        f"{outcome.trials} trials ({recorder.replayed} replayed), {outcome.legal_architectures} legal architectures priced, "
+        f"hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
+    )
+    result = Result(contents(spec, outcome, profile, certificate))
+    if options.out is not None:
+        for text in result.write(options.out, study_toml=study.to_toml()):
+            log.note(text)
+    if not outcome.interrupted:
+        store.finish(metadata)
+    log("interrupted; continue with --resume" if outcome.interrupted else "done")
+    result.notes = log.notes
+    return result
+
+
+def check_options(spec: StudySpec, options: RunOptions) -> None:
+    """Refuse contradictions before anything is touched.
+
+    Raises:
+        InvalidValueError: what contradicts what.
+    """
+    if isinstance(options.workers, bool) or not 1 <= options.workers <= MAX_WORKERS:
+        raise InvalidValueError(f"workers must be between 1 and {MAX_WORKERS}, got {options.workers}")
+    if options.resume and options.overwrite:
+        raise InvalidValueError("--resume keeps what is stored and --overwrite discards it; give one of them")
+    if options.dask and options.workers > 1:
+        raise InvalidValueError("--dask brings its own workers; leave out --workers")
+    if options.storage is not None:
+        storage_kind(options.storage)
+    if spec.user and not options.allow_code:
+        entries = ", ".join(user.entry for user in spec.user)
+        raise UserCodeError(f"study '{spec.name}' runs Python code of its own ({entries}); if you trust it, say --allow-code")
+    if options.resume and (options.storage or ("journal" if options.out else "memory")) == "memory":
+        raise InvalidValueError("--resume needs a storage that lasts: give --out, or --storage with a file or a database")
+
+
+def open_study(
+    spec: StudySpec, metadata: dict[str, Any], options: RunOptions, log: RunLog, stack: ExitStack, names: list[str]
+) -> tuple[StudyStore, Stored | None]:
+    """Open or create the stored study.
+
+    Raises:
+        StorageError: it holds another study, or an unfinished one without ``resume``.
+    """
+    where = options.storage or ("journal" if options.out is not None else "memory")
+    if options.overwrite:
+        _discard(where, spec.name, options.out)
+    store = open_store(where, spec.name, options.out)
+    stack.callback(store.close)
+    if store.repaired_bytes:
+        log(f"removed {store.repaired_bytes} bytes of a write that was cut short")
+    stored = store.read()
+    if stored is None:
+        store.create(metadata, names)
+        return store, None
+    if stored.metadata.get("mode") == "workers":
+        raise StorageError(f"{where}: '{spec.name}' is a study of independent workers; collect it with 'shapefront worker --collect'")
+    if not options.resume:
+        if stored.finished and not stored.evaluations and storage_kind(where) != "postgresql":
+            # A finished study of ours costs nothing to repeat; the same study is simply replayed.
+            try:
+                check_same(stored.metadata, metadata, where)
+            except StorageError:
+                pass
+            else:
+                return store, stored
+        state = "finished" if stored.finished else "unfinished"
+        raise StorageError(
+            f"{options.out or where}: holds a {state} study '{spec.name}' with {len(stored.trials)} trials; continue with --resume, "
+            "discard it with --overwrite, or choose another --out"
+        )
+    for text in check_same(stored.metadata, metadata, where):
+        log.note(text)
+    log(f"resuming after {len(stored.trials)} trials and {len(stored.evaluations)} calls of user functions")
+    return store, stored
+
+
+def _discard(where: str, name: str, folder: Path | None) -> None:
+    """Remove a stored study: the file of a journal, the study of a database."""
+    from .rdb import hide_password
+
+    if storage_kind(where) == "journal":
+        path = (folder or Path()) / "study.journal" if where == "journal" else Path(where)
+        store = open_store(where, name, folder)  # refuses a file that is in use or not a journal
+        store.close()
+        path.unlink()
+        return
+    store = open_store(where, name, folder)
+    try:
+        for study in (name, f"{name}.evaluations"):
+            if study in {s.study_name for s in store.storage.get_all_studies()}:
+                store.storage.delete_study(store.storage.get_study_id_from_name(study))
+    except Exception as error:
+        raise StorageError(f"{hide_password(where)}: the stored study cannot be discarded ({type(error).__name__})") from None
+    finally:
+        store.close()
+
+
+def make_engine(study: Study, options: RunOptions, interrupts: Interrupts) -> Engine:
+    """Who prices: this process, local processes, or a Dask cluster."""
+    folders = [str(study.folder)] if study.folder else []
+    folders.append(str(Path.cwd()))
+    if options.dask:
+        from .dask_engine import DaskEngine
+
+        return DaskEngine(options.dask, study, folders, interrupts)
+    if options.workers > 1:
+        from .workers import ProcessEngine
+
+        return ProcessEngine(study, folders, options.workers, interrupts)
+    return LocalEngine(folders, interrupts=interrupts)
+
+
+def search(
+    study: Study, problem: SearchProblem, evaluator: StudyEvaluator, recorder: TrialRecorder, reporter: Any, interrupts: Interrupts
+) -> SearchOutcome:
+    """Run the study's engine; Ctrl-C is looked at between generations."""
+    from ..search.exhaustive import exhaust
+    from ..search.optimize import SearchOptions, optimize
+
+    def evaluate(problem: SearchProblem, candidates: Candidates) -> Priced:
+        interrupts.check()
+        return evaluator(problem, candidates)
+
+    def progress(state: Progress) -> None:
+        reporter(state)
+        interrupts.check()
+
+    settings = study.spec.search
+    try:
+        if settings.engine == "exhaustive":
+            return exhaust(problem, evaluator=evaluate, recorder=recorder, callback=progress, study_name=study.spec.name)
+        chosen = SearchOptions(sampler=settings.sampler, population=settings.population, polish=settings.polish)
+        return optimize(
+            problem,
+            trials=settings.trials,
+            seed=settings.seed,
+            options=chosen,
+            evaluator=evaluate,
+            recorder=recorder,
+            callback=progress,
+            study_name=study.spec.name,
+        )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted before the first generation was priced") from None
+
+
+def certify(problem: SearchProblem, outcome: SearchOutcome, evaluator: Any, reporter: Any) -> dict[str, Any]:
+    """Prove the front; the ``certificate`` of result.json."""
+    from ..search.certify import certify as prove
+
+    found = prove(problem, outcome, evaluator=evaluator, callback=reporter)
+    keys = ("status", "legal", "priced", "pruned", "gap_hypervolume")
+    return {key: plain(getattr(found, key)) for key in keys}
+
+
+def contents(spec: StudySpec, outcome: SearchOutcome, profile: KernelProfile, certificate: dict[str, Any] | None) -> dict[str, Any]:
+    """Everything result.json holds, plain values, no clock times."""
+    problem = outcome.problem
+    workload = spec.workload
+    kinds = {space.name: _kind(space.kind) for space in problem.spaces} | {"reference": _kind(problem.reference.kind)}
+    return {
+        "format": FORMAT_VERSION,
+        "study": spec.name,
+        "title": spec.title,
+        "seed": spec.search.seed,
+        "engine": spec.search.engine,
+        "trials": outcome.trials,
+        "legal_trials": outcome.legal_trials,
+        "legal_architectures": outcome.legal_architectures,
+        "legal_in_study": outcome.legal_in_study,
+        "exhausted": outcome.exhausted,
+        "interrupted": outcome.interrupted,
+        "polished": outcome.polished,
+        "hypervolume": outcome.hypervolume,
+        "hypervolume_reference_point": plain(outcome.reference_point),
+        "hypervolume_scales": plain(problem.scales),
+        "objectives": [o.name for o in problem.objectives],
+        "rates": sorted({*spec.rates, *(o_rate for o_rate in problem.rates if len(problem.rates) <= 4)}),
+        "area": spec.area.model_dump(),
+        "settings": {
+            "profile": profile.name,
+            "hardware": profile.hardware.name,
+            "workload_text": f"input {workload.input_tokens}, output {workload.output_tokens} tokens, {workload.load} routing",
+            "layouts": len(problem.setup.layouts),
+            "concurrencies": len(problem.setup.concurrency),
+            "formats": spec.formats.model_dump(),
+            "total_params": problem.budget.total_params,
+            "active_params": problem.budget.active_params,
+            "tolerance": problem.budget.tolerance,
+            "train_tokens": spec.train_tokens,
+        },
+        **rank(spec, outcome),
+        "certificate": certificate,
+        "kinds": kinds,
+        "spec": spec_to_dict(spec),
+    }
+
+
+def _kind(kind: Any) -> dict[str, Any]:
+    return {name: value for name, value in plain(kind).items() if name != "moe"}
+
+
+__all__ = ["OutputError", "RunLog", "run_study"]

@@ -1,0 +1,98 @@
+"""A result on the terminal: what was searched, the ranked table, where the gain comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .output import count, number, print_table
+from .result import Result
+
+_SHOWN = 12
+
+
+def settings_text(result: Result) -> str:
+    """One line with the study's settings, as every run prints them."""
+    data, settings = result.data, result.data["settings"]
+    budget = f"{count(settings['total_params'])} total"
+    if settings["active_params"]:
+        budget += f", {count(settings['active_params'])} active"
+    formats = settings["formats"]
+    return (
+        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; linear layers {formats['ffn']}, experts "
+        f"{formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}; profile {settings['profile']} on {settings['hardware']}; "
+        f"{settings['layouts']} layouts x {settings['concurrencies']} concurrencies; seed {data['seed']}, "
+        f"D = {settings['train_tokens']:.3g} training tokens"
+    )
+
+
+def show_result(result: Result, folder: Path | None) -> None:
+    """Print a result for people."""
+    data = result.data
+    print(settings_text(result))
+    print(
+        f"{data['trials']} trials, {data['legal_trials']} legal; {data['legal_architectures']} of {data['legal_in_study']} legal architectures priced"
+        f"{' (all)' if data['legal_architectures'] == data['legal_in_study'] else ''}; hypervolume {data['hypervolume']:.4f}"
+    )
+    rates = [point["rate"] for point in result.reference["at_rates"]]
+    moe = bool(result.reference["num_experts"]) or any(row["num_experts"] for row in result.architectures)
+    columns = ["rank", "id", "quality", "H", "H'e" if moe else "H'", "L", "heads", "KV", "head"]
+    columns += ["E", "k"] if moe else []
+    columns += ["total", "active", "area/ref", *(f"tok/s/GPU @{rate:g}" for rate in rates), "dL_shape", "note"]
+    rows = [_row(row, moe) for row in result.ranked_rows[:_SHOWN]]
+    rows.append(_row({**result.reference, "rank": None, "frontier_area_over_reference": 1.0}, moe))
+    print_table(columns, rows, title="Ranked by frontier area; the equal-quality front first, then the open one")
+    if len(result.ranked_rows) > _SHOWN:
+        print(f"… {len(result.ranked_rows) - _SHOWN} more in ranked.csv")
+    _show_gains(result)
+    _show_error(data)
+    for note in result.notes:
+        print(f"note: {note}")
+    if data.get("certificate"):
+        c = data["certificate"]
+        print(f"certificate: {c['status']}; {c['legal']} legal = {c['priced']} priced + {c['pruned']} pruned; gap {number(c['gap_hypervolume'])}")
+    if folder is not None:
+        print(f"written to {folder}")
+
+
+def _row(row: Mapping[str, Any], moe: bool) -> list[Any]:
+    width = row["moe_intermediate_size"] if moe else row["intermediate_size"]
+    reference = row["architecture_id"] == "reference"
+    note = str(row.get("name", "")) if reference else ""
+    if row.get("within_model_error_of"):
+        note = f"within model error of {row['within_model_error_of']}"
+    if row.get("twins"):
+        note += f"{'; ' if note else ''}{row['twins']} near-twins"
+    cells: list[Any] = ["" if reference else str(row["rank"]), row["architecture_id"]]
+    cells += ["reference" if reference else "equal" if row["equal_quality"] else "open", row["hidden_size"], width, row["num_hidden_layers"]]
+    cells += [row["num_attention_heads"], row["num_key_value_heads"], row["head_dim"] or row["v_head_dim"]]
+    cells += [row["num_experts"], row["num_experts_per_tok"]] if moe else []
+    cells += [count(row["total_params"]), count(row["active_params"]), row["frontier_area_over_reference"]]
+    cells += [point["tokens_per_second_per_gpu"] for point in row["at_rates"]]
+    return [*cells, row["delta_loss_shape"], note]
+
+
+def _show_gains(result: Result) -> None:
+    """The waterfall of the best design of each front, and what the open one gives up."""
+    best = {row["equal_quality"]: row for row in reversed(result.ranked_rows)}
+    if True not in best:
+        print("No design of the front is at equal quality with the reference model.")
+    for equal, row in sorted(best.items(), reverse=True):
+        steps = ", ".join(f"{step['label']} {number_percent(step['gain'])}" for step in row["waterfall"]["steps"])
+        print(f"{row['architecture_id']} ({'equal quality' if equal else 'open'}): {row['waterfall']['message']} [{steps}]")
+        if row["gives_up"]:
+            print(f"  gives up: {', '.join(row['gives_up'])}")
+
+
+def number_percent(value: float | None) -> str:
+    """``+6.8%``, or ``–`` for a missing value."""
+    return "–" if value is None or value != value else f"{value:+.1%}"
+
+
+def _show_error(data: Mapping[str, Any]) -> None:
+    error = data["pairwise_error"]
+    if error is None:
+        print(f"The profile {data['settings']['profile']} carries no pairwise error, so small differences are not judged.")
+    else:
+        print(f"Pairwise error of the cost model: {error:.1%}; designs closer than that are not told apart.")
