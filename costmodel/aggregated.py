@@ -90,6 +90,13 @@ def aggregated_seconds(b: ArchitectureBatch, setup: ServingSetup) -> tuple[Float
     return np.where(late, np.inf, tpot), (ttft + (output - 1) * tpot) / output
 
 
+def aggregated_at(b: ArchitectureBatch, setup: ServingSetup) -> FloatArray:
+    """TPOT (1) of every point whatever the goals, ``(A, P, C)``, s."""
+    decode = decode_plan_of(setup.layouts, np.asarray(setup.concurrency)[None])
+    _, size, _, prompts = mean_chunk(setup)
+    return _price(b, setup, decode, mixed_plan(setup.layouts, decode, size * prompts, prompts))[0]
+
+
 def aggregated_points(b: ArchitectureBatch, setup: ServingSetup, limits: FloatArray) -> tuple[Points, BoolArray]:
     """Every point of one design, and which of them memory allows."""
     from .serving_frontier import make_points, point_grid

@@ -1,0 +1,123 @@
+"""Two scaling tables of the co-design post: wide expert parallelism (guideline 5) and KV parallelism (guideline 7).
+
+References:
+    [1] NVIDIA, AI Model Co-Design: Hardware-Friendly LLM Design (10 July 2026), guidelines 5 and 7.
+    [2] Helix Parallelism, arXiv 2507.07120.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .architecture import Architecture
+from .decode import decode
+from .errors import InvalidValueError
+from .formats import TensorFormats
+from .layout import Layout
+from .moe_load import tokens_per_expert
+from .profile import KernelProfile
+from .serving import ServingSetup
+from .serving_frontier import Frontier, frontier
+
+LOADS = ("balanced", "power_law_1.01", "power_law_1.2")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertScaling:
+    """One cell of the wide-EP table: attention DP on as many GPUs as expert-parallel ranks.
+
+    Attributes:
+        ep: ranks, and GPUs.
+        tokens_per_gpu: sequences in flight on each GPU.
+        load: expert routing.
+        gemm_m: rows of one expert's GEMM, tokens · EP · k / E.
+        tokens_per_second_per_gpu: decode throughput.
+        itl_seconds: step time, s.
+        communication_share: all-to-all share of the step.
+    """
+
+    ep: int
+    tokens_per_gpu: float
+    load: str
+    gemm_m: float
+    tokens_per_second_per_gpu: float
+    itl_seconds: float
+    communication_share: float
+
+
+def expert_parallel_table(
+    architecture: Architecture,
+    *,
+    ep: tuple[int, ...] = (8, 16, 32, 64),
+    tokens_per_gpu: tuple[float, ...] = (8, 16, 32, 64, 128, 256, 512),
+    loads: tuple[str, ...] = LOADS,
+    context: float = 8704,
+    formats: TensorFormats | None = None,
+    profile: str | KernelProfile = "gb300-blog",
+    **options: Any,
+) -> list[ExpertScaling]:
+    """Decode throughput of attention DP with expert parallelism, over widths, tokens per GPU and routing.
+
+    Raises:
+        InvalidValueError: a dense model, or a width that does not divide the experts.
+    """
+    if not architecture.num_experts:
+        raise InvalidValueError(f"{architecture.name or 'the model'} has no experts to spread; give a MoE model")
+    bad = [n for n in ep if architecture.num_experts % n]
+    if bad:
+        raise InvalidValueError(f"ep must divide num_experts={architecture.num_experts}, got ep={bad[0]}")
+    rows = []
+    for load in loads:
+        for n in ep:
+            layout = Layout(dpa=n, ep=n)
+            total = np.asarray(tokens_per_gpu, dtype=np.float64) * n
+            step = decode(architecture, layout, total, context=context, formats=formats, profile=profile, load=load, **options)
+            itl = step.seconds[0, 0]
+            share = step.communication_seconds[0, 0] / itl
+            m = tokens_per_expert(total, architecture.num_experts, architecture.num_experts_per_tok)
+            rows += [
+                ExpertScaling(n, float(t), load, float(m[i]), float(t / itl[i]), float(itl[i]), float(share[i]))
+                for i, t in enumerate(tokens_per_gpu)
+            ]
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class HelixGain:
+    """What KV parallelism adds at one context length.
+
+    Attributes:
+        without: frontier with KVP 1.
+        with_kvp: frontier with KVP allowed.
+        interactivity: highest tokens/s/user with over without.
+        concurrency: most sequences in flight at the best interactivity both reach, with over without.
+        concurrency_rate: that interactivity, tokens/s/user.
+    """
+
+    without: Frontier
+    with_kvp: Frontier
+    interactivity: float
+    concurrency: float
+    concurrency_rate: float
+
+
+def helix_gain(architecture: Architecture, setup: ServingSetup, *, allowed: NDArray[np.bool_] | None = None) -> HelixGain:
+    """Frontiers with and without KVP layouts; concurrency is per GPU at 90 % of the best interactivity without KVP.
+
+    Raises:
+        InvalidValueError: the setup holds no layout with KVP > 1.
+    """
+    sharded = setup.layouts.kvp > 1
+    if not np.any(sharded):
+        raise InvalidValueError("helix_gain needs layouts with kvp > 1 beside those with kvp = 1")
+    mask = np.ones((1, len(setup.layouts)), dtype=bool) if allowed is None else np.atleast_2d(allowed)
+    plain = frontier(architecture, setup, allowed=mask & ~sharded[None])
+    helix = frontier(architecture, setup, allowed=mask)
+    best = [float(f.points.tokens_per_second_per_user.max()) for f in (plain, helix)]
+    rate = 0.9 * best[0]
+    users = [f.at_rate(rate) / rate for f in (plain, helix)]
+    return HelixGain(plain, helix, best[1] / best[0], users[1] / users[0], rate)

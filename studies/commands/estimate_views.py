@@ -1,0 +1,239 @@
+"""What ``shapefront estimate`` prints: a point, a frontier, four regimes, pipelined prefill, wide expert parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ...costmodel import Architecture, InvalidValueError, Layout, LayoutBatch, TensorFormats, load_profile
+from ...costmodel.memory import kv_bytes_per_token
+from ...costmodel.prefill import prefill
+from ...costmodel.regimes import four_regimes
+from ...costmodel.scaling import expert_parallel_table
+from ...costmodel.serving import ServingSetup
+from ...costmodel.serving_frontier import Frontier
+from ..output import print_json, print_table
+
+THROUGHPUT_RATE = 20.0  # tokens/s/user of the point shown when no layout is named (the studies' throughput rate)
+
+
+def numbers(text: str, name: str) -> list[int]:
+    """Whole numbers of an option like ``1,2,4``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 0 < len(part) <= 5 and int(part) > 0 for part in parts):
+        raise InvalidValueError(f"--{name} reads like 1,2,4,8 (whole numbers from 1), got {text[:60]!r}")
+    return sorted({int(part) for part in parts})
+
+
+def common(design: Architecture) -> dict[str, Any]:
+    """Dimensions and figures that do not depend on the deployment."""
+    return {
+        **design.to_dict(),
+        "total_params": design.total_params,
+        "active_params": design.active_params,
+        "active_params_with_embedding": design.active_params_with_embedding,
+        "kv_bytes_per_token": float(kv_bytes_per_token(design)[0]),
+    }
+
+
+def print_point(row: dict[str, Any], json: bool) -> None:
+    """One operating point with its breakdown."""
+    if json:
+        print_json(row)
+        return
+    itl = row["itl_seconds"]
+    print_table(
+        ["layout GPUs", "concurrency", "holds", "ITL ms", "TTFT s", "tokens/s/user", "tokens/s/GPU", "bound"],
+        [
+            [
+                row["gpus"],
+                row["concurrency"],
+                row["max_concurrency"],
+                1e3 * itl,
+                row["ttft_seconds"],
+                row["tokens_per_second_per_user"],
+                row["tokens_per_second_per_gpu"],
+                row["bound"],
+            ]
+        ],
+        title=f"{row['name'] or 'model'}, {row['profile']}, mode {row['mode']}, context {row['context']:g}",
+    )
+    total = sum(row["breakdown"].values())
+    print_table(["part", "µs", "share %"], [[k, 1e6 * v, 100 * v / total] for k, v in row["breakdown"].items()])
+    print_table(["kernel (all layers)", "µs"], [[k, 1e6 * v] for k, v in row["breakdown_parts"].items()])
+
+
+def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
+    """Every point of the frontier; in JSON the best one at the throughput rate stands on top."""
+    rows = curve.rows()
+    reached = [row for row in rows if row["tokens_per_second_per_user"] >= THROUGHPUT_RATE]
+    best = (reached or rows)[0]
+    if json:
+        area = {axis: curve.area(axis=axis) for axis in ("log", "linear")}
+        print_json(
+            common(design)
+            | best
+            | {
+                "profile": load_profile(curve.setup.profile).name,
+                "mode": curve.setup.mode,
+                "frontier_area": area["log"],
+                "frontier_area_linear": area["linear"],
+                "frontier_bounds": [10.0, 300.0],
+                "evaluated": curve.evaluated,
+                "frontier": rows,
+            }
+        )
+        return
+    print_table(
+        [
+            "layout",
+            "GPUs",
+            "concurrency",
+            "tokens/s/user",
+            "tokens/s/GPU",
+            "TTFT s",
+            "gemm %",
+            "attention %",
+            "comm. %",
+            "other %",
+        ],
+        [
+            [
+                str(curve.layout(i)),
+                row["gpus"],
+                row["concurrency"],
+                row["tokens_per_second_per_user"],
+                row["tokens_per_second_per_gpu"],
+                row["ttft_seconds"],
+                *(100 * v / row["itl_seconds"] for v in row["breakdown"].values()),
+            ]
+            for i, row in enumerate(rows)
+        ],
+        title=f"{design.name or 'model'}, {load_profile(curve.setup.profile).name}, mode {curve.setup.mode}: frontier of "
+        f"{curve.evaluated} points; area {curve.area():,.0f} (ln tokens/s/user from 10 to 300)",
+    )
+
+
+def print_regimes(design: Architecture, setup: ServingSetup, allowed: Any, json: bool) -> None:
+    """Fig. 2 of the co-design post."""
+    found = four_regimes(design, setup, allowed=allowed)
+    if json:
+        print_json({"name": design.name, "profile": load_profile(setup.profile).name, "regimes": [r.to_dict() for r in found]})
+        return
+    print_table(
+        [
+            "context",
+            "goal",
+            "GPUs",
+            "concurrency",
+            "tokens/s/user",
+            "tokens/s/GPU",
+            "gemm %",
+            "attention %",
+            "comm. %",
+            "other %",
+            "fixed %",
+        ],
+        [
+            [
+                r.context,
+                r.goal,
+                r.point["gpus"],
+                r.point["concurrency"],
+                r.point["tokens_per_second_per_user"],
+                r.point["tokens_per_second_per_gpu"],
+                *(100 * v for v in r.shares.values()),
+                100 * r.resources["fixed"],
+            ]
+            for r in found
+        ],
+        title=f"{design.name or 'model'}, {load_profile(setup.profile).name}: four regimes "
+        "(fixed: launches and latencies, inside the others)",
+    )
+
+
+def print_stages(
+    design: Architecture,
+    stages: str,
+    layout: str | None,
+    tokens: int,
+    chunk: int,
+    formats: TensorFormats,
+    profile: str,
+    load: str | float,
+    balanced_only: bool,
+    schedule: bool,
+    json: bool,
+) -> None:
+    """Fig. 8 and 9 of the co-design post: one stage's layout repeated over a pipeline."""
+    base = Layout.parse(layout or "tpa=1")
+    depths = numbers(stages, "stages")
+    layouts = LayoutBatch.from_layouts([Layout(base.tpa, base.kvp, base.dpa, base.tpf, base.ep, pp) for pp in depths])
+    step = prefill(
+        design,
+        layouts,
+        input_tokens=tokens,
+        chunk_tokens=chunk,
+        balanced_only=balanced_only,
+        formats=formats,
+        profile=profile,
+        load=load,
+    )
+    rows = []
+    for i, pp in enumerate(depths):
+        row = layouts.layout(i).to_dict() | {
+            "pp": pp,
+            "ttft_seconds": float(step.ttft_seconds[0, i]),
+            "input_tokens_per_second_per_gpu": float(step.tokens_per_second_per_gpu[0, i]),
+            "stage_imbalance": float(step.imbalance[0, i]),
+        }
+        if schedule:
+            row["schedule"] = step.schedule(0, i).rows()
+        rows.append(row)
+    if json:
+        print_json(
+            {
+                "name": design.name,
+                "profile": load_profile(profile).name,
+                "input_tokens": tokens,
+                "chunk_tokens": chunk,
+                "rows": rows,
+            }
+        )
+        return
+    print_table(
+        ["pp", "GPUs", "TTFT s", "input tokens/s/GPU", "fullest stage / mean"],
+        [[r["pp"], r["gpus"], r["ttft_seconds"], r["input_tokens_per_second_per_gpu"], r["stage_imbalance"]] for r in rows],
+        title=f"{design.name or 'model'}, {load_profile(profile).name}: prefill of {tokens} tokens in chunks of {chunk}, "
+        "back to back",
+    )
+    if schedule:
+        blocks = [[r["pp"], *(1e3 * b[k] if "seconds" in k else int(b[k]) for k in b)] for r in rows for b in r["schedule"]]
+        print_table(["pp", "stage", "chunk", "start ms", "end ms"], blocks)
+
+
+def print_experts(design: Architecture, setup: ServingSetup, json: bool) -> None:
+    """Throughput of attention DP with expert parallelism over widths, tokens per GPU and routing."""
+    rows = expert_parallel_table(
+        design, context=setup.workload.decode_context, formats=setup.formats, profile=setup.profile, overlap=setup.overlap
+    )
+    if json:
+        profile = load_profile(setup.profile).name
+        print_json({"name": design.name, "profile": profile, "rows": [asdict(row) for row in rows]})
+        return
+    print_table(
+        ["routing", "EP = GPUs", "tokens/GPU", "GEMM-M", "tokens/s/GPU", "ITL ms", "comm. %"],
+        [
+            [
+                r.load,
+                r.ep,
+                r.tokens_per_gpu,
+                r.gemm_m,
+                r.tokens_per_second_per_gpu,
+                1e3 * r.itl_seconds,
+                100 * r.communication_share,
+            ]
+            for r in rows
+        ],
+        title=f"{design.name or 'model'}, {load_profile(setup.profile).name}: wide expert parallelism",
+    )
