@@ -81,7 +81,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     from rich.text import Text
 
     body = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(header_style="bold")
     for i, name in enumerate(columns):
         numeric = bool(body) and all(not isinstance(row[i], str) for row in body)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
@@ -89,4 +89,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         table.add_row(*(Text(cell if isinstance(cell, str) else number(cell)) for cell in row))
     stream = file or sys.stdout
     width = None if stream.isatty() else 200
+    if title:
+        stream.write(title + "\n")
     Console(file=stream, width=width, soft_wrap=False).print(table)

@@ -1,0 +1,110 @@
+"""Pricing over local processes: each worker builds the problem from the spec once and prices whole blocks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..costmodel import InvalidValueError
+from ..search.evaluate import Priced, evaluate
+from ..search.problem import SearchProblem
+from ..search.space import Candidates
+from .evaluators import Done, LocalEngine
+from .interrupts import Interrupts
+from .problem import build_problem
+from .spec import UserObjectiveSpec
+from .spec_file import parse_spec, spec_to_dict
+from .user_objective import Call
+
+if TYPE_CHECKING:
+    from .study import Study
+
+FEW = 2  # blocks that are priced here rather than sent
+RESTARTS = 5  # times a pool whose worker died is started again
+
+
+class WorkerError(InvalidValueError):
+    """Workers keep dying; the message says what to try."""
+
+
+@lru_cache(maxsize=8)
+def problem_of(spec_json: str, folder: str) -> SearchProblem:
+    """The problem of a spec, built once a process."""
+    return build_problem(parse_spec(json.loads(spec_json), "study"), folder=Path(folder) if folder else None)
+
+
+def price_block(spec_json: str, folder: str, block: Candidates) -> Priced:
+    """Price one block in a worker."""
+    return evaluate(problem_of(spec_json, folder), block)
+
+
+def study_payload(study: Study) -> tuple[str, str]:
+    """What a worker needs to build the problem: the spec as JSON and the folder of its files."""
+    return json.dumps(spec_to_dict(study.spec)), str(study.folder or "")
+
+
+def _start() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides when to stop
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"  # a worker is one core
+
+
+class ProcessEngine:
+    """``workers`` local processes; a worker that dies is replaced and its blocks are priced again."""
+
+    def __init__(self, study: Study, folders: Sequence[str], workers: int, interrupts: Interrupts) -> None:
+        self._payload, self._workers, self._interrupts = study_payload(study), workers, interrupts
+        self._local = LocalEngine(folders, workers=workers, interrupts=interrupts)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def price(self, problem: SearchProblem, blocks: Sequence[Candidates]) -> list[Priced]:
+        """Price each block, in order.
+
+        Raises:
+            WorkerError: workers died again and again.
+        """
+        if len(blocks) < FEW:
+            return self._local.price(problem, blocks)
+        results: list[Priced | None] = [None] * len(blocks)
+        for _ in range(RESTARTS):
+            missing = [i for i, result in enumerate(results) if result is None]
+            try:
+                pool = self._open()
+                futures: dict[int, Future[Priced]] = {i: pool.submit(price_block, *self._payload, blocks[i]) for i in missing}
+                for i, future in futures.items():
+                    results[i] = future.result()
+                    self._interrupts.check()
+                return [result for result in results if result is not None]
+            except BrokenProcessPool:
+                self._shut()
+        raise WorkerError(f"worker processes died {RESTARTS} times over the same designs (out of memory?); run with fewer --workers")
+
+    def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
+        """Run a user function, over this many processes of its own."""
+        return self._local.call(user, calls, done)
+
+    def _open(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
+        return self._pool
+
+    def _shut(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def close(self) -> None:
+        """End the workers."""
+        self._local.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
