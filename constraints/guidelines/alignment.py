@@ -1,0 +1,231 @@
+"""Guideline 2: dimensions and per-GPU shards that are whole tiles."""
+
+from __future__ import annotations
+
+import math
+
+from ...costmodel.architecture import Architecture
+from .catalogue import MULTIPLES
+from .considered import Considered
+from .finding import Draft
+from .neighbours import around, changes, same_expert_weights
+
+IDS = {128: "SF003", 256: "SF004", 512: "SF005"}
+FLOOR = MULTIPLES[0]
+
+
+def drafts(design: Architecture, considered: Considered) -> list[Draft]:
+    """SF003-SF006 and SF008 of one design."""
+    found = [d for name in _dimensions(design) if (d := _dimension(design, name)) is not None]
+    heads = _attention_width(design)
+    if heads is not None:
+        found.append(heads)
+    found += _latent(design)
+    found += _ffn_shard(design, considered)
+    found += _qkv_shard(design, considered)
+    found += _vocabulary(design)
+    return found
+
+
+def _dimensions(design: Architecture) -> list[str]:
+    """GEMM dimensions the design has, by name."""
+    names = ["hidden_size"]
+    if design.num_experts:
+        names.append("moe_intermediate_size")
+        if design.first_k_dense_replace:
+            names.append("intermediate_size")
+        if design.n_shared_experts and design.shared_expert_intermediate_size != design.moe_intermediate_size:
+            names.append("shared_expert_intermediate_size")
+    else:
+        names.append("intermediate_size")
+    if design.attention == "mla" and design.q_lora_rank:
+        names.append("q_lora_rank")
+    return names
+
+
+def _level(value: int) -> int | None:
+    """The smallest of 128, 256, 512 that does not divide the value; None where all do."""
+    return next((m for m in MULTIPLES if value % m), None)
+
+
+def _dimension(design: Architecture, name: str) -> Draft | None:
+    value = getattr(design, name)
+    multiple = _level(value)
+    if multiple is None:
+        return None
+    neighbours = around(design, name, multiple)
+    if neighbours is None:
+        return None
+    low, high, fixed = neighbours
+    fixed = _kept_total(design, name, fixed)
+    return Draft(
+        id=IDS[multiple],
+        dimension=name,
+        value=value,
+        threshold=multiple,
+        message=f"{name}={value} is not a multiple of {multiple}: the last tile is {value % multiple} of {multiple} wide",
+        fix=changes(design, fixed),
+        fixed=fixed,
+        low=low,
+        high=high,
+        along=name,
+        note=_size_note(design, fixed),
+    )
+
+
+def _kept_total(design: Architecture, name: str, fixed: Architecture) -> Architecture:
+    """For an expert width: the fix with E and k scaled so that the parameters stay, where that comes out whole."""
+    if name != "moe_intermediate_size":
+        return fixed
+    return same_expert_weights(design, fixed.moe_intermediate_size) or fixed
+
+
+def _size_note(design: Architecture, fixed: Architecture) -> str:
+    change = fixed.total_params / design.total_params - 1
+    return f"the fix changes the total by {change:+.2%}" if abs(change) >= 0.0005 else ""
+
+
+def _attention_width(design: Architecture) -> Draft | None:
+    """Heads · head size: reduction of the output projection; the number of heads moves it."""
+    size = design.v_head_dim if design.attention == "mla" else design.head_dim
+    multiple = _level(design.num_attention_heads * size)
+    if multiple is None:
+        return None
+    step = design.num_key_value_heads if design.attention == "gqa" else 1
+    neighbours = around(design, "num_attention_heads", step, lambda heads: heads * size % multiple == 0)
+    if neighbours is None:
+        return None
+    low, high, fixed = neighbours
+    width = design.num_attention_heads * size
+    return Draft(
+        id=IDS[multiple],
+        dimension="num_attention_heads",
+        value=width,
+        threshold=multiple,
+        message=f"heads*head size = {design.num_attention_heads}*{size} = {width} is not a multiple of {multiple}",
+        fix={"num_attention_heads": fixed.num_attention_heads},
+        fixed=fixed,
+        low=low,
+        high=high,
+        along="num_attention_heads",
+        note=_size_note(design, fixed),
+    )
+
+
+def _latent(design: Architecture) -> list[Draft]:
+    """Output of MLA's key-value down-projection, kv_lora_rank + rope size; held to the floor only (it is narrow)."""
+    if design.attention != "mla":
+        return []
+    rope = design.qk_rope_head_dim
+    width = design.kv_lora_rank + rope
+    if width % FLOOR == 0:
+        return []
+    neighbours = around(design, "kv_lora_rank", math.gcd(FLOOR, rope), lambda rank: (rank + rope) % FLOOR == 0)
+    if neighbours is None:
+        return []
+    low, high, _ = neighbours
+    fixed = high  # never a smaller rank: no published term says what that costs in quality
+    return [
+        Draft(
+            id="SF003",
+            dimension="kv_lora_rank",
+            value=width,
+            threshold=FLOOR,
+            message=f"the key-value down-projection is kv_lora_rank + rope = {width} wide, not a multiple of {FLOOR}",
+            fix={"kv_lora_rank": fixed.kv_lora_rank},
+            fixed=fixed,
+            low=low,
+            high=high,
+            along="kv_lora_rank",
+            note="a wider rank holds more KV cache",
+        )
+    ]
+
+
+def _ffn_shard(design: Architecture, considered: Considered) -> list[Draft]:
+    name = "moe_intermediate_size" if design.num_experts else "intermediate_size"
+    width, tensor = getattr(design, name), considered.ffn_tensor
+    if tensor == 1 or width % (FLOOR * tensor) == 0:
+        return []
+    neighbours = around(design, name, FLOOR * tensor)
+    if neighbours is None:
+        return []
+    low, high, fixed = neighbours
+    fixed = _kept_total(design, name, fixed)
+    return [
+        Draft(
+            id="SF006",
+            dimension=name,
+            value=width / tensor,
+            threshold=FLOOR,
+            message=f"{name}={width} over tensor parallelism {tensor} leaves {width / tensor:g} a GPU, not a multiple of {FLOOR}",
+            fix=changes(design, fixed),
+            fixed=fixed,
+            low=low,
+            high=high,
+            along=name,
+            reoptimise=True,
+            note=_size_note(design, fixed),
+        )
+    ]
+
+
+def _qkv_shard(design: Architecture, considered: Considered) -> list[Draft]:
+    """(heads/TPA + 2·KV heads/TPA)·head size at the widest TPA that divides the heads."""
+    if design.attention == "mla":
+        return []
+    tensor = considered.attention_tensor
+    while design.num_attention_heads % tensor:
+        tensor -= 1
+    kv = 2 * -(-design.num_key_value_heads // tensor)
+
+    def shard(heads: int) -> int:
+        return (heads // tensor + kv) * design.head_dim
+
+    width = shard(design.num_attention_heads)
+    if tensor == 1 or width % FLOOR == 0:
+        return []
+    step = math.lcm(tensor, design.num_key_value_heads)
+    neighbours = around(design, "num_attention_heads", step, lambda heads: shard(heads) % FLOOR == 0)
+    if neighbours is None:
+        return []
+    low, high, fixed = neighbours
+    return [
+        Draft(
+            id="SF006",
+            dimension="num_attention_heads",
+            value=width,
+            threshold=FLOOR,
+            message=f"the fused QKV shard under tensor parallelism {tensor} is {width} wide, not a multiple of {FLOOR}",
+            fix={"num_attention_heads": fixed.num_attention_heads},
+            fixed=fixed,
+            low=low,
+            high=high,
+            along="num_attention_heads",
+            reoptimise=True,
+            note=_size_note(design, fixed),
+        )
+    ]
+
+
+def _vocabulary(design: Architecture) -> list[Draft]:
+    if design.vocab_size % FLOOR == 0:
+        return []
+    neighbours = around(design, "vocab_size", FLOOR)
+    if neighbours is None:
+        return []
+    low, high, _ = neighbours
+    return [
+        Draft(
+            id="SF008",
+            dimension="vocab_size",
+            value=design.vocab_size,
+            threshold=FLOOR,
+            message=f"vocab_size={design.vocab_size} is not a multiple of {FLOOR}: pad the tables, the tokenizer may stay",
+            fix={"vocab_size": high.vocab_size},
+            fixed=high,
+            low=low,
+            high=high,
+            along="vocab_size",
+        )
+    ]
