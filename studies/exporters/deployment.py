@@ -187,5 +187,11 @@ def script(deployment: Deployment, pool: Pool, server: str, arguments: list[str]
             f"Start it on each of its {nodes} nodes of {deployment.gpus_per_node} GPUs: NODE_RANK=0.. HEAD=<address of node 0>"
         )
     head += extra or []
-    lines = ["#!/usr/bin/env bash", *(f"# {line}" for line in head), "set -euo pipefail", 'MODEL="${MODEL:-./checkpoint}"', ""]
+    lines = [
+        "#!/usr/bin/env bash",
+        *(f"# {' '.join(line.split())}" for line in head),
+        "set -euo pipefail",
+        'MODEL="${MODEL:-./checkpoint}"',
+        "",
+    ]
     return "\n".join([*lines, "exec " + " \\\n  ".join(arguments)]) + "\n"

@@ -14,7 +14,7 @@ def to_yaml(value: Mapping[str, Any], *, comments: Sequence[str] = ()) -> str:
         value: nested mappings, lists and scalars; strings are quoted as JSON, which YAML reads.
         comments: lines at the head.
     """
-    return "\n".join([*(f"# {line}" for line in comments), *_mapping(value, 0)]) + "\n"
+    return "\n".join([*(f"# {' '.join(line.split())}" for line in comments), *_mapping(value, 0)]) + "\n"
 
 
 def _mapping(value: Mapping[str, Any], depth: int) -> list[str]:
