@@ -8,53 +8,42 @@ from typing import Any
 import numpy as np
 
 from ...costmodel.architecture import Architecture
+from ...costmodel.regimes import four_regimes
 from ...costmodel.serving import ServingSetup
-from ...costmodel.serving_frontier import frontier
-from ...costmodel.step_forward import CATEGORIES
-from ...costmodel.workload import Workload
 from .style import CATEGORY_COLOURS, Plot, Row, new_figure
 
-CONTEXTS = (8192, 131072)  # short and long, tokens
-THROUGHPUT_RATE = 20.0  # tokens/s/user a throughput-oriented service still gives
-LATENCY_SHARE = 0.75  # of the highest reachable rate: a latency-oriented service
+CONTEXTS = (2048, 131072)  # short and long, tokens a decode step reads
 
 
 def breakdown_rows(
-    architecture: Architecture, setup: ServingSetup, *, contexts: Sequence[int] = CONTEXTS, output_tokens: int = 1024
+    architecture: Architecture, setup: ServingSetup, *, contexts: tuple[int, int] = CONTEXTS, allowed: Any = None
 ) -> list[dict[str, Any]]:
-    """Seconds of one decode step by category, in each regime.
+    """Seconds of one decode step by category, in each regime (:func:`shapefront.costmodel.regimes.four_regimes`).
 
     Args:
         architecture: the design.
         setup: deployment; its workload's lengths are replaced.
-        contexts: prompt lengths, short then long.
-        output_tokens: answer length.
+        contexts: KV tokens a decode step reads, short then long.
+        allowed: layouts the design may use, ``(1, P)``; all when None.
     """
     rows = []
-    for context in contexts:
-        found = frontier(architecture, setup.with_(workload=Workload(input_tokens=context, output_tokens=output_tokens)))
-        rates = found.points.tokens_per_second_per_user
-        gpus = found.points.tokens_per_second_per_gpu
-        picks = {
-            "throughput": int(np.argmax(np.where(rates >= THROUGHPUT_RATE, gpus, -1.0))),
-            "latency": int(np.argmax(np.where(rates >= LATENCY_SHARE * rates.max(), gpus, -1.0))),
-        }
-        for goal, index in picks.items():
-            seconds = found.points.breakdown[:, index]
-            for name, value in zip(CATEGORIES, seconds, strict=True):
-                rows.append(
-                    {
-                        "context": context,
-                        "goal": goal,
-                        "category": name,
-                        "seconds": float(value),
-                        "share": float(value / seconds.sum()),
-                        "layout": str(found.layout(index)),
-                        "concurrency": float(found.points.concurrency[index]),
-                        "tokens_per_second_per_user": float(rates[index]),
-                        "tokens_per_second_per_gpu": float(gpus[index]),
-                    }
-                )
+    for regime in four_regimes(architecture, setup, contexts=contexts, allowed=allowed):
+        point = regime.point
+        layout = ",".join(f"{name}={point[name]}" for name in ("tpa", "kvp", "dpa", "tpf", "ep", "pp") if point[name] > 1)
+        for name, share in regime.shares.items():
+            rows.append(
+                {
+                    "context": regime.context,
+                    "goal": regime.goal,
+                    "category": name,
+                    "seconds": float(point["breakdown"][name]),
+                    "share": float(share),
+                    "layout": layout or "1 GPU",
+                    "concurrency": float(point["concurrency"]),
+                    "tokens_per_second_per_user": float(point["tokens_per_second_per_user"]),
+                    "tokens_per_second_per_gpu": float(point["tokens_per_second_per_gpu"]),
+                }
+            )
     return rows
 
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ...search.pareto import hypervolume
 from .style import BLUE, GREY, Plot, Row, new_figure, title
+
+if TYPE_CHECKING:
+    import optuna
 
 
 def draw_history(rows: Sequence[Row], *, note: str = "", x: str = "trials") -> Plot:
@@ -30,23 +36,24 @@ def draw_history(rows: Sequence[Row], *, note: str = "", x: str = "trials") -> P
     return Plot("history", figure, list(rows))
 
 
-def history_rows(values: Sequence[Sequence[float]], reference: Sequence[float]) -> list[dict[str, Any]]:
-    """Hypervolume after each trial.
+def history_rows(study: optuna.Study, corner: Sequence[float], scales: Sequence[float]) -> list[dict[str, Any]]:
+    """Hypervolume of the legal trials so far, after each trial, with the seconds since the first one.
 
     Args:
-        values: objectives of each trial in order, larger is better; NaN where a trial is not legal.
-        reference: the point the volume is measured from.
+        study: the record of the search.
+        corner: the point the volume is measured from, one value an objective.
+        scales: unit of each objective.
     """
-    import numpy as np
-
-    from ...search.pareto import hypervolume
-
-    points = np.asarray(values, dtype=np.float64)
-    corner = np.asarray(reference, dtype=np.float64)
-    rows, front, last = [], np.empty((0, points.shape[1])), 0.0
-    for index, point in enumerate(points, 1):
-        if np.all(np.isfinite(point)) and not np.any(np.all(front >= point, axis=1)):
-            front = np.vstack([front[~np.all(front <= point, axis=1)], point])
-            last = float(hypervolume(front, corner))
-        rows.append({"trials": index, "hypervolume": last})
+    origin, unit = np.asarray(corner, dtype=np.float64), np.asarray(scales, dtype=np.float64)
+    rows: list[dict[str, Any]] = []
+    front, last, begin = np.empty((0, len(origin))), 0.0, None
+    for index, trial in enumerate(study.get_trials(deepcopy=False), 1):
+        begin = begin or trial.datetime_start
+        if trial.values and all(value <= 0 for value in trial.constraints.values()):
+            point = (np.asarray(trial.values) - origin) / unit
+            if not np.any(np.all(front >= point, axis=1)):
+                front = np.vstack([front[~np.all(front <= point, axis=1)], point])
+                last = float(hypervolume(front, np.zeros(len(origin))))
+        done = trial.datetime_complete
+        rows.append({"trials": index, "seconds": (done - begin).total_seconds() if done and begin else 0.0, "hypervolume": last})
     return rows
