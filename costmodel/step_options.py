@@ -26,14 +26,17 @@ class StepParameters:
             count and the stack does not run, s.
         overlap: share of communication hidden behind compute, [0, 1].
         shared_expert_overlap: share of the shared expert that runs beside the routed ones, [0, 1].
+        static_scales: share of the dynamic per-tensor scale kernel that the GEMM tables include and a checkpoint with
+            static scales does not run, [0, 1] (formats ``fp8`` and ``nvfp4``).
     """
 
     host_seconds: float = 0.0
     overlap: float = 0.0
     shared_expert_overlap: float = 0.0
+    static_scales: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("overlap", "shared_expert_overlap"):
+        for name in ("overlap", "shared_expert_overlap", "static_scales"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InvalidValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
 
@@ -55,9 +58,10 @@ class ElementwiseParameters:
             raise InvalidValueError(f"memory_efficiency must lie in (0, 1], got {self.memory_efficiency}")
 
 
-def _numbers(cls: Any, profile: KernelProfile, family: str) -> Any:
-    table = profile.family(family).parameters
-    check_keys(table, [f.name for f in fields(cls)], f"{profile.name}: [{family}.default]")
+def _numbers(cls: Any, profile: KernelProfile, family: str, name: str = "default") -> Any:
+    fits = profile.families.get(family, {})
+    table = fits[name].parameters if name in fits else {}
+    check_keys(table, [f.name for f in fields(cls)], f"{profile.name}: [{family}.{name}]")
     return cls(**{name: float(value) for name, value in table.items()})
 
 
@@ -69,9 +73,9 @@ def step_parameters(profile: KernelProfile) -> StepParameters:
 
 
 @lru_cache(maxsize=64)
-def elementwise_parameters(profile: KernelProfile) -> ElementwiseParameters:
-    """The profile's ``elementwise`` numbers."""
-    parameters: ElementwiseParameters = _numbers(ElementwiseParameters, profile, "elementwise")
+def elementwise_parameters(profile: KernelProfile, kernel: str = "default") -> ElementwiseParameters:
+    """The profile's ``elementwise`` numbers: ``default`` or ``dynamic_scale``."""
+    parameters: ElementwiseParameters = _numbers(ElementwiseParameters, profile, "elementwise", kernel)
     return parameters
 
 
@@ -88,6 +92,15 @@ def elementwise_seconds(bytes: ArrayLike, *, kernels: ArrayLike = 1, profile: Ke
     return np.asarray(np.asarray(bytes, dtype=np.float64) / rate + p.launch_seconds * np.asarray(kernels))
 
 
+def dynamic_scale_seconds(rows: ArrayLike, width: ArrayLike, *, profile: KernelProfile) -> FloatArray:
+    """Seconds of finding the largest absolute value of ``rows x width`` BF16 activations; 0 where the profile has none."""
+    if "dynamic_scale" not in profile.families.get("elementwise", {}):
+        return np.zeros(())
+    p = elementwise_parameters(profile, "dynamic_scale")
+    rate = profile.hardware.memory_bytes_per_second * p.memory_efficiency
+    return np.asarray(p.launch_seconds + 2.0 * np.asarray(rows, dtype=np.float64) * np.asarray(width) / rate)
+
+
 @dataclass(frozen=True, slots=True)
 class StepOptions:
     """How one forward pass is executed.
@@ -99,6 +112,7 @@ class StepOptions:
         overlap: share of communication hidden behind compute; ``None`` takes the profile's.
         host_seconds: signed constant a step; ``None`` takes the profile's.
         shared_expert_overlap: ``None`` takes the profile's.
+        static_scales: ``None`` takes the profile's.
         moe_kernel: expert kernel of the profile, where it has several.
         wide_moe_kernel: the same for attention DP with expert parallelism.
         all_to_all_kernel: expert all-to-all kernel of the profile.
@@ -111,6 +125,7 @@ class StepOptions:
     overlap: float | None = None
     host_seconds: float | None = None
     shared_expert_overlap: float | None = None
+    static_scales: float | None = None
     moe_kernel: str | None = None
     wide_moe_kernel: str | None = None
     all_to_all_kernel: str | None = None

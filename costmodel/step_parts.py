@@ -32,18 +32,32 @@ from .gemm import gemm_seconds
 from .memory import ceil_div, vocabulary_shard
 from .moe import moe_seconds
 from .parameters import moe_layers
-from .step_options import StepOptions, elementwise_seconds
+from .step_options import StepOptions, dynamic_scale_seconds, elementwise_seconds
 from .step_plan import DISPATCH, GATHER, REDUCE, Keyed
 
 FloatArray = NDArray[np.float64]
 Parts = dict[str, FloatArray]
 _BF16_BYTES = 2.0
 _FP32_BYTES = 4.0
+SCALED_PER_TENSOR = ("fp8", "nvfp4")  # formats whose activations carry one FP32 scale a tensor
 
 
 def column(values: NDArray[np.int64]) -> FloatArray:
     """``(A,)`` as a float column ``(A, 1)``."""
     return values[:, None].astype(np.float64)
+
+
+def linear_seconds(rows: FloatArray, n: FloatArray, k: FloatArray, *, format: str, options: StepOptions) -> FloatArray:
+    """One linear layer: the GEMM, less the dynamic-scale kernel where the checkpoint's scales are static.
+
+    The GEMM keeps at least half of its time, so that a rough table can never make it free.
+    """
+    seconds = gemm_seconds(rows, n, k, format=format, profile=options.profile)
+    share = options.step.static_scales
+    if share and format in SCALED_PER_TENSOR:
+        saved = share * dynamic_scale_seconds(rows, k, profile=options.profile)
+        seconds = np.maximum(seconds - saved, 0.5 * seconds)
+    return seconds
 
 
 def local_gemms(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
@@ -57,15 +71,15 @@ def local_gemms(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts
     if b.kind.attention == "mla":
         c, r, rank = column(b.kv_lora_rank), column(b.qk_rope_head_dim), column(b.q_lora_rank)
         nope, v = column(b.qk_nope_head_dim), column(b.v_head_dim)
-        down = gemm_seconds(rows, c + r + rank, h, format=f.qkv, profile=profile)
-        up = gemm_seconds(rows, heads * (nope + r), np.where(rank > 0, rank, h), format=f.qkv, profile=profile)
+        down = linear_seconds(rows, c + r + rank, h, format=f.qkv, options=options)
+        up = linear_seconds(rows, heads * (nope + r), np.where(rank > 0, rank, h), format=f.qkv, options=options)
         parts["qkv_gemm"] = layers * (down + up)
         width = v
     else:
         width = column(b.head_dim)
         fused = (heads + 2 * ceil_div(column(b.num_key_value_heads), tpa)) * width
-        parts["qkv_gemm"] = layers * gemm_seconds(rows, fused, h, format=f.qkv, profile=profile)
-    parts["output_gemm"] = layers * gemm_seconds(rows, h, heads_out * width, format=f.attention_output, profile=profile)
+        parts["qkv_gemm"] = layers * linear_seconds(rows, fused, h, format=f.qkv, options=options)
+    parts["output_gemm"] = layers * linear_seconds(rows, h, heads_out * width, format=f.attention_output, options=options)
     if b.kind.moe:
         router = gemm_seconds(rows, column(b.num_experts), h, format=f.router, profile=profile)
         parts["router_gemm"] = np.asarray(moe_layers(b))[:, None] * router
@@ -132,8 +146,8 @@ def dense_ffn(b: ArchitectureBatch, key: Keyed, options: StepOptions, *, shared:
         return zero, zero
     h, shard = column(b.hidden_size), ceil_div(column(np.maximum(width, 1)), key["ranks"])
     gates = 2 if b.kind.gated_ffn else 1
-    first = gemm_seconds(rows, gates * shard, h, format=options.formats.ffn, profile=profile)
-    second = gemm_seconds(rows, h, shard, format=options.formats.ffn, profile=profile)
+    first = linear_seconds(rows, gates * shard, h, format=options.formats.ffn, options=options)
+    second = linear_seconds(rows, h, shard, format=options.formats.ffn, options=options)
     activation = elementwise_seconds(rows * (shard * (gates + 1) * _BF16_BYTES), profile=profile)
     return layers[:, None] * (first + second), layers[:, None] * activation
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..profile import KernelProfile
     from .tables import MeasuredTables
 
-PLUGINS = ("gemm", "bmm", "attention", "mla", "moe", "collectives")
+PLUGINS = ("gemm", "bmm", "attention", "mla", "moe", "collectives", "elementwise")
 
 
 @dataclass(frozen=True, slots=True)
