@@ -1,29 +1,32 @@
 """Routed experts of one MoE layer as a grouped GEMM on the slowest expert-parallel rank.
 
 Gate-up and down projections of the touched experts; weights of touched experts only. The router, shared experts
-and the all-to-all are priced elsewhere.
+and the all-to-all are priced elsewhere. With neutral parameters the time is max(FLOP/peak, bytes/HBM) [1]; a fitted
+profile adds row tiles, the share of math and memory that does not overlap, routing and permutation traffic, and
+latency. Every added term is >= 0 and every efficiency <= 1, so no parameters can beat the roofline.
 
 References:
-    [1] NVIDIA, AI Model Co-Design: Hardware-Friendly LLM Design (10 July 2026), Table 1 and guideline 5.
+    [1] NVIDIA, AI Model Co-Design: Hardware-Friendly LLM Design (10 July 2026), Tables 1 and 2, guideline 5.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InvalidValueError, check_keys
+from .errors import InvalidValueError
 from .formats import get_format
-from .moe_load import Array, experts_touched, imbalance_factor, tokens_per_expert
+from .hardware import Hardware
+from .moe_load import Array, RankLoad, experts_touched, imbalance_factor, rank_load, tokens_per_expert
+from .moe_parameters import MoeParameters, default_kernel, moe_parameters
 from .profile import KernelProfile, load_profile
 
 __all__ = [
     "MoeCost",
     "MoeParameters",
+    "default_kernel",
     "experts_touched",
     "imbalance_factor",
     "moe_cost",
@@ -31,23 +34,10 @@ __all__ = [
     "tokens_per_expert",
 ]
 BOUNDS = ("math", "memory", "launch", "routing")
-
-
-@dataclass(frozen=True)
-class MoeParameters:
-    """Fitted numbers of a grouped expert GEMM; the neutral defaults are the pure roofline.
-
-    Attributes:
-        launch_seconds: fixed time of the layer's kernels, s.
-        expert_seconds: time per expert on the rank, s.
-        memory_efficiency: share of the HBM peak, in (0, 1].
-        math_efficiency: share of the tensor peak, in (0, 1].
-    """
-
-    launch_seconds: float = 0.0
-    expert_seconds: float = 0.0
-    memory_efficiency: float = 1.0
-    math_efficiency: float = 1.0
+_COLUMNS = 128.0  # columns of a weight tile: every public grouped-GEMM kernel's tile (datasheet of the kernels)
+_TILE_OVER_MEAN = 1.44  # mean of the power of two above x, over x: 1/ln 2
+_WARM_BYTES = (60e6, 120e6)  # weights read from L2 below, from HBM above (measured tables; fitted)
+_WARM_SHARE = 0.4  # time of a byte from L2 over a byte from HBM (fitted)
 
 
 @dataclass(frozen=True)
@@ -59,9 +49,9 @@ class MoeCost:
         flop: useful FLOP on the slowest rank.
         read_bytes: weights and activations read, B.
         write_bytes: activations written, B.
-        math_seconds: tensor-core time, s.
+        math_seconds: tensor-core time, s; overlaps with memory.
         memory_seconds: HBM time, s.
-        launch_seconds: fixed time, s.
+        launch_seconds: fixed time and latency of single tiles, s.
         routing_seconds: permutation, quantisation and reduction of tokens, s.
         experts: touched experts on the slowest rank.
         rows: token-expert pairs on the slowest rank.
@@ -83,24 +73,6 @@ class MoeCost:
         """What rules: ``math``, ``memory``, ``launch`` or ``routing``."""
         parts = (self.math_seconds, self.memory_seconds, self.launch_seconds, self.routing_seconds)
         return np.asarray(np.asarray(BOUNDS)[np.argmax(np.stack(np.broadcast_arrays(*parts)), axis=0)])
-
-
-@lru_cache(maxsize=256)
-def moe_parameters(profile: KernelProfile, format: str, kernel: str | None = None) -> MoeParameters:
-    """Parameters of ``format`` (and ``kernel``, stored as ``format:kernel``) in a profile."""
-    fits = profile.families.get("moe", {})
-    name = f"{format}:{kernel}" if kernel and f"{format}:{kernel}" in fits else format
-    return parse_parameters(profile.family("moe", name).parameters, f"{profile.name}: [moe.{name}]")
-
-
-def parse_parameters(table: Any, where: str) -> MoeParameters:
-    """Build :class:`MoeParameters` from a profile's table.
-
-    Raises:
-        UnknownKeyError: unknown keys.
-    """
-    check_keys(table, [f.name for f in fields(MoeParameters)], where)
-    return MoeParameters(**{k: float(v) for k, v in table.items()})
 
 
 def moe_cost(
@@ -134,33 +106,76 @@ def moe_cost(
         tp: tensor-parallel ranks inside an expert, shape (...).
         format: number format of weights and activations.
         gated: three matrices (gate, up, down) instead of two.
-        load: ``balanced``, ``power_law_1.01``, ``power_law_1.2``, or max over mean rank load.
-        kernel: kernel of the profile; ``None`` takes the stack's default.
+        load: ``balanced``, ``even``, ``power_law_1.01``, ``power_law_1.2``, or max over mean rank load.
+        kernel: kernel of the profile; ``None`` takes its plain entry (see :func:`default_kernel`).
         profile: kernel profile or its name.
     """
     profile = load_profile(profile)
-    hardware, number = profile.hardware, get_format(format)
-    p = moe_parameters(profile, format, kernel)
     names = ("tokens", "hidden_size", "moe_intermediate_size", "num_experts", "top_k", "ep", "tp")
     values = (tokens, hidden_size, moe_intermediate_size, num_experts, top_k, ep, tp)
     t, h, width, e, k, n, split = (_positive(v, name) for v, name in zip(values, names, strict=True))
-    inner = width / split
-    local = e / n
-    factor = imbalance_factor(load, n, e, k)
-    rows = np.minimum(t * (k / n * factor), t * np.minimum(k, local))
-    share = np.minimum(factor * (k / e), 1.0)  # share of the tokens that one local expert sees
-    touched = np.minimum(experts_touched(t, 1.0, share) * local, np.maximum(rows, 1e-300))
-    matrices = 3.0 if gated else 2.0
-    flop = 2 * matrices * rows * (h * inner)
-    weights = touched * (matrices * number.weight_bytes * h * inner)
+    parameters = moe_parameters(profile, format, kernel)
+    parts = moe_parts(
+        parameters, profile.hardware, format, t, h, width / split, e, k, n, rank_load(load, t, n, e, k), gated=gated
+    )
+    return MoeCost(*np.broadcast_arrays(*parts))
+
+
+def moe_parts(
+    p: MoeParameters,
+    hardware: Hardware,
+    format: str,
+    tokens: Array,
+    h: Array,
+    inner: Array,
+    e: Array,
+    k: Array,
+    ep: Array,
+    load: RankLoad,
+    *,
+    gated: bool | Array = True,
+    warm_l2: bool = False,
+) -> tuple[Array, ...]:
+    """The fields of :class:`MoeCost`, each in its own shape; ``warm_l2`` is the benchmark loop's cache state."""
+    number = get_format(format)
+    bandwidth = hardware.memory_bytes_per_second
+    up = np.where(gated, 2.0, 1.0)  # matrices before the activation
+    slow = 1.0 + p.ungated_slowdown * np.where(gated, 0.0, 1.0)
+    rows, touched = load.rows, load.touched
+
+    flop = 2 * rows * ((up + 1) * h * inner)
+    peak = hardware.peak_flop_per_second(number.math) * p.math_efficiency
+    if p.tile_rows_max > 0:
+        columns = np.ceil(up * inner / _COLUMNS) + np.ceil(h / _COLUMNS)
+        row_seconds = 2 * h * (_COLUMNS * (np.ceil(up * inner / _COLUMNS) + np.ceil(inner / _COLUMNS))) / peak
+        tile_seconds = p.tile_overhead_rows * row_seconds + p.tile_seconds * columns / hardware.sm_count
+        tiles, padded = _tiles(load, rows / touched, p)
+        math = touched * padded * row_seconds + touched * tiles * tile_seconds
+    else:
+        math = flop / peak
+
+    weights = touched * ((up + 1) * number.weight_bytes * h * inner)
     read = weights + rows * (number.activation_bytes * (h + inner))
     write = rows * (number.activation_bytes * inner + 2.0 * h)  # down projection writes 16-bit outputs
-    math = flop / (hardware.peak_flop_per_second(number.math) * p.math_efficiency)
-    memory = (read + write) / (hardware.memory_bytes_per_second * p.memory_efficiency)
-    launch = p.launch_seconds + p.expert_seconds * local
-    routing = np.zeros(())
-    seconds = np.maximum(math, memory) + launch + routing
-    return MoeCost(*np.broadcast_arrays(seconds, flop, read, write, math, memory, launch, routing, touched, rows))
+    moved = read + write
+    if warm_l2:
+        low, high = _WARM_BYTES
+        moved = moved - weights * ((1 - _WARM_SHARE) * np.clip((high - weights) / (high - low), 0.0, 1.0))
+    memory = moved / (bandwidth * p.memory_efficiency)
+
+    launch = p.launch_seconds + p.ungated_launch_seconds * np.where(gated, 0.0, 1.0) + p.expert_seconds * (e / ep)
+    launch = launch + p.touched_expert_seconds * touched
+    launch = launch + (p.tail_streams * _COLUMNS * number.weight_bytes * hardware.sm_count / bandwidth) * (h + inner)
+    launch = launch + p.ramp_seconds * (tokens / (tokens + p.ramp_tokens)) + p.step_seconds * (tokens > p.step_tokens)
+    choices = tokens * k
+    traffic = rows * (p.hidden_traffic * h + p.inner_traffic * inner)
+    traffic = traffic + (p.token_traffic * tokens + p.choice_traffic * choices) * h
+    routing = traffic * (slow / bandwidth) + p.row_seconds * rows + p.choice_seconds * choices
+
+    long, short = np.maximum(memory, math), np.minimum(memory, math)
+    core = np.sqrt(long * long + p.unhidden * short * short) if p.unhidden > 0 else long
+    seconds = launch + routing + core * slow
+    return seconds, flop, read, write, math * slow, memory * slow, launch, routing, touched, rows
 
 
 def moe_seconds(
@@ -193,6 +208,22 @@ def moe_seconds(
         kernel=kernel,
         profile=profile,
     ).seconds
+
+
+def _tiles(load: RankLoad, rows: Array, p: MoeParameters) -> tuple[Array, Array]:
+    """Row tiles of one touched expert, and its rows padded to them.
+
+    The tile follows the mean rows per expert (a power of two within the menu). Even counts fill ceil(rows/tile)
+    tiles; random counts half a tile more than rows/tile on average, and at least one.
+    """
+    if load.even:
+        power = np.exp2(np.ceil(np.log2(np.maximum(load.mean_rows, 1.0))))
+        tile = np.clip(power, p.tile_rows_min, p.tile_rows_max)
+        tiles = np.ceil(rows / tile)
+    else:
+        tile = np.clip(_TILE_OVER_MEAN * load.mean_rows, p.tile_rows_min, p.tile_rows_max)
+        tiles = np.maximum(rows / tile + 0.5, 1.0)
+    return tiles, tiles * tile
 
 
 def _positive(value: ArrayLike, name: str) -> Array:
