@@ -37,7 +37,6 @@ LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
 BLOCK_TILE, WIDE_HEADS = 16.0, 32.0  # heads of a narrow block; head counts above this run the wide one (a step in the tables)
 SAME_KERNEL = {"vllm": "sglang"}  # both call FlashInfer's trtllm-gen MLA kernels; vllm has no kernel table of its own
 INHERITED = {"bf16_kv_bf16": ("bf16_kv_bf16", "bf16_kv_fp8"), "bf16_kv_fp8": ("fp8_kv_fp8",)}  # sglang's key -> vllm's keys
-OWN_KERNEL = ("bf16_kv_bf16", "bf16_kv_fp8")  # 16-bit prefill: FlashAttention, not the shared kernel
 FIGURES = {"rows": "n", "median": "median", "p90": "p90", "bias": "bias", "spearman": "spearman"}
 SLOPE = (
     FitParameter("math_efficiency", 0.95, 0.2, 1.0),
@@ -111,18 +110,18 @@ def inherited(tables: MeasuredTables, found: list[FamilyResult]) -> list[FamilyR
     for old in found:
         names = INHERITED[old.format] if old.family == "mla_prefill" else (old.format,)
         renamed += [replace(old, format=name, status="inferred", note=note, held_out={}) for name in names]
-    renamed = [refitted(tables, new) if new.format in OWN_KERNEL else new for new in renamed]
+    renamed = [refitted(tables, new) if new.family == "mla_prefill" else new for new in renamed]
     rows = {(row.family, row.format): row.as_dict() for row in validate(tables, family_profile(tables, renamed))}
     checked = []
     for new in renamed:
-        row = rows.get((new.family, new.format), {})
-        figures = {name: row[source] for name, source in FIGURES.items()} if row else {}
-        checked.append(replace(new, held_out=figures))
+        row = rows.get((new.family, new.format))
+        if row:  # without a module row the stack runs another kernel here: no numbers rather than wrong ones
+            checked.append(replace(new, held_out={name: row[source] for name, source in FIGURES.items()}))
     return checked
 
 
 def refitted(tables: MeasuredTables, start: FamilyResult) -> FamilyResult:
-    """The slope of a prefill kernel that only this stack runs, fitted on what sequence length adds to its modules."""
+    """The slope of this stack's own prefill kernel or version, fitted on what sequence length adds to its modules."""
     pairs = module_rows(tables, "context")
     if pairs is None:
         return start
@@ -139,7 +138,7 @@ def refitted(tables: MeasuredTables, start: FamilyResult) -> FamilyResult:
 
     fit = fit_log_time(model, SLOPE, part.longer.seconds, scale=SCALE)
     numbers = {name: rounded(value) for name, value in fit.values.items()}
-    note = f"{start.note}; {', '.join(numbers)} fitted on modules of {tables.stack}, whose kernel this is"
+    note = f"{start.note}; {', '.join(numbers)} fitted on modules of {tables.stack}"
     figures = errors(model(fit.values), part.longer.seconds)
     return replace(start, parameters={**start.parameters, **numbers}, note=note, fit=figures)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 DOMINANT = 1.5  # rows counted: the context has added at least half of the shorter row's time
+KERNELS = ("FLASHINFER_MLA", "TRTLLM_RAGGED", "FLASH_ATTN")  # those whose form is known from kernel tables
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 
 
@@ -47,7 +48,9 @@ def module_rows(tables: MeasuredTables, kind: str) -> ModuleRows | None:
         return None
     source = tables.source("mla", f"mla_{kind}_module")
     check_columns(frame, ("num_heads", "architecture", "gemm_type", "kernel_source"), source)
-    frame = frame[frame["architecture"] == ARCHITECTURE].copy()
+    frame = frame[(frame["architecture"] == ARCHITECTURE) & frame["kernel_source"].isin(KERNELS)].copy()
+    if frame.empty:
+        return None
     frame["tokens"] = frame["batch_size"] * frame["isl"]
     same = ["kernel_source", "mla_dtype", "kv_cache_dtype", "gemm_type", "num_heads", "tokens"]
     order = "step"
