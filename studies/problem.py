@@ -56,13 +56,18 @@ def area_rates(spec: StudySpec) -> tuple[float, ...]:
     return tuple(low * (high / low) ** t for t in steps)
 
 
-def build_problem(spec: StudySpec, *, folder: Path | None = None) -> SearchProblem:
+def build_problem(spec: StudySpec, *, folder: Path | None = None, reference: Architecture | None = None) -> SearchProblem:
     """Everything the search needs, from a validated spec.
+
+    Args:
+        spec: the study.
+        folder: folder of the study file, for relative paths.
+        reference: the reference model, where it is known already (workers that lack the file).
 
     Raises:
         ShapefrontError: the spec's parts contradict each other or the reference model.
     """
-    reference = load_reference(spec, folder)
+    reference = reference or load_reference(spec, folder)
     profile = study_profile(spec, folder)
     spaces = tuple(_space(spec, family, reference) for family in spec.families or (None,))
     setup = ServingSetup(

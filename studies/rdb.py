@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .journal import StorageError
@@ -123,5 +124,16 @@ def _add_once(storage: RDBStorage, study_id: int, trials: Sequence[FrozenTrial],
             for part, attributes in (("TrialUserAttributeModel", trial.user_attrs), ("TrialSystemAttributeModel", trial.system_attrs)):
                 parts[part] += [{"trial_id": trial_id, "key": key, "value_json": json.dumps(value)} for key, value in attributes.items()]
         for name, values in parts.items():
-            if values:
+            if values and connection.dialect.driver == "psycopg":
+                _copy(connection, tables[name].name, values)
+            elif values:
                 connection.execute(sql.insert(tables[name]), values)
+
+
+def _copy(connection: Any, table: str, rows: Sequence[dict[str, Any]]) -> None:
+    """PostgreSQL's COPY: rows without a statement each; inside the connection's transaction."""
+    columns = list(rows[0])
+    with connection.connection.driver_connection.cursor() as cursor:
+        with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row([value.name if isinstance(value, Enum) else value for value in row.values()])

@@ -42,6 +42,7 @@ def make_metadata(spec: StudySpec, problem: SearchProblem, profile: KernelProfil
         "spec": spec_to_dict(spec),
         "seed": spec.search.seed,
         "versions": versions(),
+        "reference": problem.reference.to_dict(),
         "hashes": {
             "spec": spec_hash(spec),
             "profile": _hash({"name": profile.name, "families": plain(fits)}),

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..costmodel import InvalidValueError
+from ..costmodel import Architecture, InvalidValueError
 from ..search.evaluate import Priced, evaluate
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
@@ -37,7 +37,9 @@ class WorkerError(InvalidValueError):
 @lru_cache(maxsize=8)
 def problem_of(spec_json: str, folder: str) -> SearchProblem:
     """The problem of a spec, built once a process."""
-    return build_problem(parse_spec(json.loads(spec_json), "study"), folder=Path(folder) if folder else None)
+    payload = json.loads(spec_json)
+    spec, reference = parse_spec(payload["spec"], "study"), Architecture.from_dict(payload["reference"])
+    return build_problem(spec, folder=Path(folder) if folder else None, reference=reference)
 
 
 def price_block(spec_json: str, folder: str, block: Candidates) -> Priced:
@@ -46,8 +48,9 @@ def price_block(spec_json: str, folder: str, block: Candidates) -> Priced:
 
 
 def study_payload(study: Study) -> tuple[str, str]:
-    """What a worker needs to build the problem: the spec as JSON and the folder of its files."""
-    return json.dumps(spec_to_dict(study.spec)), str(study.folder or "")
+    """What a worker needs to build the problem: spec and reference model as JSON, and the folder of a profile of the user's own."""
+    payload = {"spec": spec_to_dict(study.spec), "reference": study.reference.to_dict()}
+    return json.dumps(payload), str(study.folder or "")
 
 
 def _start() -> None:
