@@ -5,7 +5,7 @@ Forms and menus were chosen on fit rows only (a second hash split them into two 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats import get_format
-from ..gemm import gemm_cost, gemm_seconds
+from ..gemm import gemm_cost
 from ..gemm_model import build_model, model_seconds
 from ..gemm_tiles import GemmParameters, Tile
 from ..profile import KernelProfile
 from .fit import FitParameter, LogFit, fit_log_time
-from .gemm_menus import menu_for
+from .gemm_menus import k_tile_for, menu_for
 from .gemm_rows import GemmRows, ideal_on, read_gemm_rows
 from .interface import FamilyResult, ValidationRow
 from .pairs import pair_errors
 from .report import errors, three_number_prediction
+from .split import held_out
 from .tables import MeasuredTables
 
 FloatArray = NDArray[np.float64]
@@ -38,12 +39,16 @@ _BASE = (
     FitParameter("epilogue_seconds_per_tile", 0.6e-6, 1e-9, 1e-5),
     FitParameter("split_seconds", 1e-6, 1e-9, 2e-5),
     FitParameter("combine_power", 3.0, 1.0, 12.0),
+    FitParameter("k_rounding", 0.5, 1e-3, 1.0),
+    FitParameter("droop", 0.2, 1e-4, 0.6),
+    FitParameter("droop_seconds", 2e-3, 5e-5, 1e-2),
 )
 _QUANTISE = (
     FitParameter("quantise_efficiency", 0.6, 0.02, 1.0),
     FitParameter("quantise_seconds_per_k", 5e-10, 1e-12, 5e-9),
     FitParameter("quantise_minimum_k", 1000.0, 16.0, 8000.0),
 )
+_THIN_ROWS = 4000
 _TILE_ELEMENTS = 128 * 256  # accumulators of the largest tile one SM holds: the unit of epilogue_seconds_per_tile
 _STARTS: tuple[dict[str, float], ...] = (
     {"wave_rounding": 0.9, "combine_power": 2.0},
@@ -56,7 +61,7 @@ def fit_parameters(number_format: str) -> tuple[FitParameter, ...]:
     return _BASE + (_QUANTISE if get_format(number_format).activation_bits < 16 else ())
 
 
-def gemm_parameters_of(values: dict[str, float], menu: Sequence[Tile]) -> GemmParameters:
+def gemm_parameters_of(values: dict[str, float], menu: Sequence[Tile], k_tile: float) -> GemmParameters:
     """Kernel parameters from fitted numbers: tiles with ``max_m`` share one utilisation, the others another.
 
     The exposed epilogue grows with the outputs one SM holds; split-K adds ``split_seconds``.
@@ -70,7 +75,7 @@ def gemm_parameters_of(values: dict[str, float], menu: Sequence[Tile]) -> GemmPa
             replace(tile, utilisation=values["small_utilisation" if small else "utilisation"], epilogue_seconds=epilogue)
         )
     own = {field.name for field in fields(GemmParameters)}
-    return GemmParameters(tiles=tuple(tiles), **{name: v for name, v in values.items() if name in own})
+    return GemmParameters(tiles=tuple(tiles), k_tile=k_tile, **{name: v for name, v in values.items() if name in own})
 
 
 def profile_table(parameters: GemmParameters) -> dict[str, Any]:
@@ -90,100 +95,87 @@ def profile_table(parameters: GemmParameters) -> dict[str, Any]:
 
 def fit(tables: MeasuredTables) -> list[FamilyResult]:
     """Fit every number format of the tables."""
-    base = ideal_on(tables.hardware)
-    results = []
-    for rows in read_gemm_rows(tables):
-        if len(rows):
-            results.append(_fit_format(tables, base, rows))
-    return results
+    where = tables.source("gemm", "gemm")
+    return [fit_rows("gemm", tables, rows, where) for rows in read_gemm_rows(tables) if len(rows)]
 
 
 def _predict(base: KernelProfile, rows: GemmRows, parameters: GemmParameters, where: NDArray[np.bool_] | slice) -> FloatArray:
     model = build_model(base, rows.format, "bf16", parameters)
-    return model_seconds(model, 1.0, rows.m[where], rows.n[where], rows.k[where])
+    batch = rows.batch[where] if isinstance(rows.batch, np.ndarray) else rows.batch
+    return model_seconds(model, batch, rows.m[where], rows.n[where], rows.k[where])
 
 
-def _fit_format(tables: MeasuredTables, base: KernelProfile, rows: GemmRows) -> FamilyResult:
-    menu = menu_for(tables.stack, rows.format, tables.hardware)
-    train = ~rows.held_out
-    best: LogFit | None = None
-    for start in _STARTS:
-        numbers = [replace(p, start=start.get(p.name, p.start)) for p in fit_parameters(rows.format)]
-        found = fit_log_time(
-            lambda values: _predict(base, rows, gemm_parameters_of(values, menu), train), numbers, rows.seconds[train]
-        )
-        if best is None or found.cost < best.cost:
-            best = found
-    if best is None:
-        raise ValueError("no start")
-    parameters = gemm_parameters_of(best.values, menu)
+def _started(numbers: Sequence[FitParameter], start: Mapping[str, float]) -> tuple[FitParameter, ...]:
+    return tuple(replace(p, start=start.get(p.name, p.start)) for p in numbers)
+
+
+def fit_rows(family: str, tables: MeasuredTables, rows: GemmRows, where: str) -> FamilyResult:
+    """Fit one number format of ``gemm`` or ``bmm`` rows; ``where`` names the table."""
+    base = ideal_on(tables.hardware)
+    menu, k_tile = menu_for(tables.stack, rows.format), k_tile_for(tables.stack, rows.format)
+    train, held = ~rows.held_out, rows.held_out
+
+    def search(numbers: Sequence[FitParameter], where: NDArray[np.bool_], evaluations: int) -> LogFit:
+        def model(values: dict[str, float]) -> FloatArray:
+            return _predict(base, rows, gemm_parameters_of(values, menu, k_tile), where)
+
+        return fit_log_time(model, numbers, rows.seconds[where], max_evaluations=evaluations)
+
+    # Two starts on a fixed thinned part of the fit rows, the better one polished on all of them.
+    thin = train & held_out(rows.m, rows.n, rows.k, share=min(1.0, _THIN_ROWS / max(1, int(train.sum()))))
+    numbers = fit_parameters(rows.format)
+    found = [search(_started(numbers, start), thin, 60) for start in _STARTS]
+    best = min(found, key=lambda fit: fit.cost)
+    best = search(_started(numbers, best.values), train, 12)
+    parameters = gemm_parameters_of(best.values, menu, k_tile)
     predicted = _predict(base, rows, parameters, slice(None))
-    held = rows.held_out
-    where = tables.source("gemm", "gemm")
+    sizes = {"m": rows.m[held], "n": rows.n[held], "k": rows.k[held]}
     return FamilyResult(
-        family="gemm",
+        family=family,
         format=rows.format,
         parameters=profile_table(parameters),
         standard_errors=best.standard_errors,
-        source=f"fitted to {where}: {int(train.sum())} rows fitted, {int(held.sum())} rows of whole (n, k) sites held out",
+        source=f"fitted to {where}: {int(train.sum())} rows fitted, {int(held.sum())} rows of whole shapes held out",
         fit=errors(predicted[train], rows.seconds[train]),
         held_out=errors(predicted[held], rows.seconds[held]) if held.any() else {},
         valid={name: (float(v[train].min()), float(v[train].max())) for name, v in (("m", rows.m), ("n", rows.n), ("k", rows.k))},
-        pairs=_pairs(rows, predicted),
+        pairs=pair_errors(sizes, predicted[held], rows.seconds[held]) if family == "gemm" and held.any() else {},
     )
-
-
-def _pairs(rows: GemmRows, predicted: FloatArray) -> dict[str, float]:
-    held = rows.held_out
-    sizes = {"m": rows.m[held], "n": rows.n[held], "k": rows.k[held]}
-    return pair_errors(sizes, predicted[held], rows.seconds[held]) if held.any() else {}
 
 
 def validate(tables: MeasuredTables, profile: KernelProfile) -> list[ValidationRow]:
     """Held-out error of ``profile`` per number format, beside the pure roofline and the three-number fit."""
-    ideal = ideal_on(tables.hardware)
-    out = []
-    for rows in read_gemm_rows(tables):
-        held = rows.held_out
-        if not held.any():
-            nan = float("nan")
-            out.append(
-                ValidationRow(
-                    "gemm",
-                    rows.format,
-                    tables.stack,
-                    0,
-                    nan,
-                    nan,
-                    nan,
-                    nan,
-                    nan,
-                    nan,
-                    rows.excluded,
-                    tables.hardware.name,
-                    rows.note,
-                )
-            )
-            continue
-        cost = gemm_cost(rows.m, rows.n, rows.k, format=rows.format, profile=ideal)
-        simple = three_number_prediction(cost.math_seconds, cost.memory_seconds, rows.seconds, ~held)
-        m, n, k, measured = rows.m[held], rows.n[held], rows.k[held], rows.seconds[held]
-        figures = errors(gemm_seconds(m, n, k, format=rows.format, profile=profile, warm_l2=True), measured)
-        out.append(
-            ValidationRow(
-                family="gemm",
-                format=rows.format,
-                stack=tables.stack,
-                n=int(figures["rows"]),
-                median=figures["median"],
-                p90=figures["p90"],
-                bias=figures["bias"],
-                spearman=figures["spearman"],
-                roofline_median=errors(cost.seconds[held], measured)["median"],
-                three_number_median=errors(simple[held], measured)["median"],
-                excluded=rows.excluded,
-                hardware=tables.hardware.name,
-                note=rows.note,
-            )
+    return [validate_rows("gemm", tables, rows, profile) for rows in read_gemm_rows(tables)]
+
+
+def validate_rows(family: str, tables: MeasuredTables, rows: GemmRows, profile: KernelProfile) -> ValidationRow:
+    """One line of the error table for ``gemm`` or ``bmm`` rows; without held-out rows every figure is NaN."""
+    held = rows.held_out
+    nan = dict.fromkeys(("median", "p90", "bias", "spearman"), float("nan"))
+    figures: dict[str, float] = {"rows": 0, **nan}
+    roofline = simple_median = float("nan")
+    if held.any():
+        ideal = gemm_cost(rows.m, rows.n, rows.k, format=rows.format, profile=ideal_on(tables.hardware), batch=rows.batch)
+        simple = three_number_prediction(ideal.math_seconds, ideal.memory_seconds, rows.seconds, ~held)
+        ours = gemm_cost(
+            rows.m, rows.n, rows.k, format=rows.format, profile=profile, batch=rows.batch, family=family, warm_l2=True
         )
-    return out
+        measured = rows.seconds[held]
+        figures = errors(ours.seconds[held], measured)
+        roofline = errors(ideal.seconds[held], measured)["median"]
+        simple_median = errors(simple[held], measured)["median"]
+    return ValidationRow(
+        family=family,
+        format=rows.format,
+        stack=tables.stack,
+        n=int(figures["rows"]),
+        median=figures["median"],
+        p90=figures["p90"],
+        bias=figures["bias"],
+        spearman=figures["spearman"],
+        roofline_median=roofline,
+        three_number_median=simple_median,
+        excluded=rows.excluded,
+        hardware=tables.hardware.name,
+        note=rows.note,
+    )

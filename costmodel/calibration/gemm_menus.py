@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..gemm_tiles import Tile
-from ..hardware import Hardware
 
 DEFAULT: tuple[Tile, ...] = (
     Tile(128, 256),
@@ -21,9 +20,16 @@ DEFAULT: tuple[Tile, ...] = (
     Tile(64, 64, split_k=32),
 )
 MENUS: Mapping[tuple[str, str], tuple[Tile, ...]] = MappingProxyType({})
+# K tile by format: FP8 128 (cuBLASLt, DeepGEMM), NVFP4 256, 768 in the SM103 kernels (CUTLASS examples); 0 where none shows.
+K_TILES: Mapping[str, float] = MappingProxyType({"nvfp4": 256.0, "fp8": 256.0, "fp8_block": 128.0})
 
 
-def menu_for(stack: str, number_format: str, hardware: Hardware) -> tuple[Tile, ...]:
+def menu_for(stack: str, number_format: str) -> tuple[Tile, ...]:
     """The menu of ``stack`` at ``number_format``; the default for stacks we have not looked at."""
-    del hardware  # one menu a stack: the libraries carry the same tiles from GPU to GPU of a family
     return MENUS.get((stack, number_format), DEFAULT)
+
+
+def k_tile_for(stack: str, number_format: str) -> float:
+    """The K tile of ``stack`` at ``number_format``, 0 = none."""
+    del stack
+    return K_TILES.get(number_format, 0.0)

@@ -40,7 +40,10 @@ _LAUNCH = 3e-6  # a typical kernel floor, only for the guess of a table's unit (
 
 @dataclass(frozen=True, slots=True)
 class GemmRows:
-    """Rows of one number format: sizes, seconds, and which the fit must not see; arrays of one length."""
+    """Rows of one number format: sizes, seconds, and which the fit must not see; arrays of one length.
+
+    ``batch``: products of one shape in one kernel (1 for plain GEMMs).
+    """
 
     format: str
     m: FloatArray
@@ -50,6 +53,7 @@ class GemmRows:
     held_out: NDArray[np.bool_]
     excluded: int = 0
     note: str = ""
+    batch: FloatArray | float = 1.0
 
     def __len__(self) -> int:
         return int(self.m.size)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shapefront.costmodel.errors import InvalidValueError, ShapefrontError
 from shapefront.costmodel.gemm import bmm_seconds, gemm_cost, gemm_parameters, gemm_seconds
+from shapefront.costmodel.gemm_tiles import kernel_switches
 from shapefront.costmodel.profile import load_profile, profile_names
 
 # NVIDIA co-design post, Table 2: FFN-2, N=8192, K=512, NVFP4 in, FP8 out, GB300; microseconds (math, read, write).
@@ -109,12 +110,15 @@ def test_laws_over_random_shapes(profile: str, format: str) -> None:
         (m, n, k + rng.integers(1, 300, size)),
     ):
         assert np.all(gemm_seconds(*grown, format=format, profile=profile) >= time * (1 - 1e-9))
-    # Continuous: one more K, or one more row inside the same tile rows, moves the time by less than 5 % (from 64 up, where
-    # a step of one is under 2 % of the size).
-    tiles = gemm_parameters(profile, format).tiles
+    # Continuous: one more K inside the same K tile, or one more row inside the same tile rows and away from the kernel
+    # switches the profile names, moves the time by less than 5 % (from 64 up, where a step of one is under 2 % of the size).
+    parameters = gemm_parameters(profile, format)
     big = (m >= 64) & (n >= 64) & (k >= 64)
-    inside = big & np.all([m % tile.rows != 0 for tile in tiles], axis=0)
-    assert np.all(gemm_seconds(m[big], n[big], k[big] + 1, format=format, profile=profile) <= 1.05 * time[big])
+    deep = big & (k % parameters.k_tile != 0) if parameters.k_tile else big
+    inside = big & np.all([m % tile.rows != 0 for tile in parameters.tiles], axis=0)
+    inside &= ~np.isin(m, kernel_switches(parameters))
+    assert deep.sum() > 10_000 and inside.sum() > 10_000
+    assert np.all(gemm_seconds(m[deep], n[deep], k[deep] + 1, format=format, profile=profile) <= 1.05 * time[deep])
     assert np.all(gemm_seconds(m[inside] + 1, n[inside], k[inside], format=format, profile=profile) <= 1.05 * time[inside])
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from shapefront.costmodel.errors import InvalidValueError, UnknownKeyError
-from shapefront.costmodel.gemm import gemm_seconds
-from shapefront.costmodel.gemm_tiles import GemmParameters, Tile, as_tile
-from shapefront.costmodel.gemm_waves import Rates, fastest, waves
+from shapefront.costmodel.gemm import gemm_cost, gemm_seconds
+from shapefront.costmodel.gemm_tiles import GemmParameters, Tile, as_tile, kernel_switches
+from shapefront.costmodel.gemm_waves import Rates, drooped, fastest, padded, waves
+from shapefront.costmodel.profile import parse_profile
 
 BLOG = "gb300-blog"
 STEP = 256
@@ -140,3 +141,53 @@ def test_parameters_from_a_profile_table() -> None:
 def test_bad_parameters_are_refused(table: dict[str, object], message: str) -> None:
     with pytest.raises((InvalidValueError, UnknownKeyError), match=message):
         GemmParameters.from_mapping(table)
+
+
+def test_kernel_for_small_m_is_a_named_switch() -> None:
+    # A 64-row tile only up to M = 64; past it the 256-row tile, whose main loop is 4 times as long on one SM.
+    p = GemmParameters(tiles=(Tile(256, 128), Tile(64, 128, max_m=64)))
+    assert kernel_switches(p) == (64,)
+    rates = Rates(152, 1e12, float("inf"), 2.0, 2.0)
+    m, one = np.array([64.0, 65.0]), np.ones(2)
+    short, long = fastest(1.0, m, one, one * 1000, p.tiles, rates, p)
+    assert short == pytest.approx(2 * 64 * 128 * 1000 / 1e12)
+    assert long == pytest.approx(4 * short)
+    with pytest.raises(InvalidValueError, match="needs a tile without max_m"):
+        GemmParameters(tiles=(Tile(64, 128, max_m=64),))
+
+
+def test_k_padding_and_droop_by_hand() -> None:
+    # K = 1000 to a tile of 768: 1536 when fully counted, 1000 + (1536 - 1000)/2 = 1268 when half counted.
+    assert padded(np.array([1000.0, 768.0]), GemmParameters(k_tile=768)).tolist() == [1536, 768]
+    assert padded(np.array([1000.0]), GemmParameters(k_tile=768, k_rounding=0.5)).tolist() == [1268]
+    # droop 0.3 at half weight when T = droop_seconds: 1 ms * 1.15; nearly none for 1 us.
+    p = GemmParameters(droop=0.3, droop_seconds=1e-3)
+    assert drooped(np.array([1e-3, 1e-6]), p) == pytest.approx([1.15e-3, 1e-6 * (1 + 0.3 / 1001)])
+
+
+def test_activation_quantisation_by_hand() -> None:
+    # 1 us + K * 1 ns + M * max(K, 1000) * (2 + 0.5625) B / (8e12 * 0.5) with M = 100, K = 500.
+    table = {"quantise_seconds": 1e-6, "quantise_seconds_per_k": 1e-9, "quantise_minimum_k": 1000, "quantise_efficiency": 0.5}
+    profile = parse_profile(
+        {"name": "q", "hardware": "gb300", "gemm": {"nvfp4": {"status": "inferred", "source": "test", "parameters": table}}},
+        "test",
+    )
+    cost = gemm_cost(100, 256, 500, format="nvfp4", profile=profile)
+    assert float(cost.quantise_seconds) == pytest.approx(1e-6 + 5e-7 + 100 * 1000 * 2.5625 / 4e12)
+    plain = gemm_seconds(100, 256, 500, format="nvfp4", profile="ideal")
+    assert float(cost.seconds) == pytest.approx(float(plain) + float(cost.quantise_seconds))
+
+
+def test_warm_l2_branch_is_only_for_validate() -> None:
+    table = {"l2_bytes": 1e8, "l2_bandwidth_ratio": 2.0}
+    profile = parse_profile(
+        {"name": "w", "hardware": "gb300", "gemm": {"bf16": {"status": "inferred", "source": "test", "parameters": table}}},
+        "test",
+    )
+    cold = float(gemm_seconds(1, 4096, 4096, format="bf16", profile=profile))
+    warm = float(gemm_seconds(1, 4096, 4096, format="bf16", profile=profile, warm_l2=True))
+    assert cold == float(gemm_seconds(1, 4096, 4096, format="bf16", profile="ideal"))
+    # 33.6 MB of reads at twice the bandwidth; the 8 KB of writes as before.
+    assert warm == pytest.approx(((4096 + 4096 * 4096) * 2 / 2 + 4096 * 2) / 8e12)
+    far = gemm_seconds(1, 65536, 8192, format="bf16", profile=profile, warm_l2=True)  # 1 GB: all from HBM
+    assert float(far) == pytest.approx(float(gemm_seconds(1, 65536, 8192, format="bf16", profile="ideal")))
