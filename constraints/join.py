@@ -69,10 +69,10 @@ def _keep(space: DesignSpace, rules: Rules, columns: Columns, new: str) -> NDArr
     shape = columns[new].shape
     known = {**{name: np.full(shape, value, dtype=np.int64) for name, value in space.fixed.items()}, **columns}
     ok = np.ones(shape, dtype=bool)
-    floors = rules.alignment if isinstance(rules.alignment, int) else None
+    floors = rules.alignment
 
     def floor(name: str) -> int:
-        return floors if floors is not None else dict(rules.alignment).get(name, FLOOR)  # type: ignore[call-overload]
+        return floors if isinstance(floors, int) else floors.get(name, FLOOR)
 
     if new == "hidden_size":
         ok &= known["hidden_size"] % floor("hidden_size") == 0

@@ -129,7 +129,8 @@ class ArchitectureBatch:
 
     def architecture(self, index: int, *, name: str = "") -> Architecture:
         """Design ``index`` as a scalar :class:`Architecture`."""
-        return Architecture(name=name, **self._row(index), **{n: getattr(self.kind, n) for n in _KIND_FIELDS})
+        values: dict[str, Any] = {**self._row(index), **{n: getattr(self.kind, n) for n in _KIND_FIELDS}}
+        return Architecture(name=name, **values)
 
     def __iter__(self) -> Iterator[Architecture]:
         return (self.architecture(i) for i in range(len(self)))

@@ -13,59 +13,17 @@ gpt-oss model card); equations are written next to each term.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .architecture import ArchitectureKind as Kind
 
 Count = Any  # int for one design, int64 array of shape (A,) for a batch
 
 
-class Kind(Protocol):
-    """Statics shared by a batch (see :class:`~shapefront.costmodel.architecture.ArchitectureKind`)."""
-
-    @property
-    def attention(self) -> str: ...  # noqa: D102
-    @property
-    def gated_ffn(self) -> bool: ...  # noqa: D102
-    @property
-    def qkv_bias(self) -> bool: ...  # noqa: D102
-    @property
-    def output_bias(self) -> bool: ...  # noqa: D102
-    @property
-    def ffn_bias(self) -> bool: ...  # noqa: D102
-    @property
-    def router_bias(self) -> bool: ...  # noqa: D102
-    @property
-    def qk_norm(self) -> str: ...  # noqa: D102
-    @property
-    def attention_sinks(self) -> bool: ...  # noqa: D102
-    @property
-    def norms_per_layer(self) -> int: ...  # noqa: D102
-    @property
-    def tie_word_embeddings(self) -> bool: ...  # noqa: D102
-
-
-class Dimensions(Protocol):
-    """What the formulas read: an ``Architecture`` or an ``ArchitectureBatch``."""
-
-    hidden_size: Count
-    intermediate_size: Count
-    moe_intermediate_size: Count
-    shared_expert_intermediate_size: Count
-    num_hidden_layers: Count
-    first_k_dense_replace: Count
-    num_attention_heads: Count
-    num_key_value_heads: Count
-    head_dim: Count
-    q_lora_rank: Count
-    kv_lora_rank: Count
-    qk_nope_head_dim: Count
-    qk_rope_head_dim: Count
-    v_head_dim: Count
-    num_experts: Count
-    num_experts_per_tok: Count
-    n_shared_experts: Count
-    vocab_size: Count
+Dimensions = Any  # an Architecture (ints) or an ArchitectureBatch (int64 arrays): read-only attributes by the stable names
 
 
 def attention_matrices(kind: Kind, d: Dimensions) -> Count:

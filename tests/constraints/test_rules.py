@@ -121,7 +121,7 @@ def test_rules_bundle() -> None:
     assert broken == {"delta_loss_shape", "band.ffn_over_hidden"}
     for bad in (dict(max_delta_loss_shape=0.0), dict(min_shard=0), dict(bands={"ffn_over_hidden": (2.0, 1.0)})):
         with pytest.raises(InvalidValueError):
-            Rules(**bad)  # type: ignore[arg-type]
+            Rules(**bad)
 
 
 def test_spaces_refuse_contradictions() -> None:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -69,7 +71,7 @@ def test_biases_norms_and_sinks() -> None:
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_batch_equals_scalar(h: int, layers: int, kv: int, group: int, width: int, experts: int, data: st.DataObject) -> None:
-    moe = {}
+    moe: dict[str, Any] = {}
     if experts:
         moe = dict(
             num_experts=experts, num_experts_per_tok=data.draw(st.integers(1, experts)), moe_intermediate_size=width,

@@ -61,4 +61,4 @@ def test_workload_context() -> None:
         dict(max_itl_seconds=0.0),
     ):
         with pytest.raises(InvalidValueError):
-            Workload(**bad)  # type: ignore[arg-type]
+            Workload(**bad)
