@@ -114,7 +114,8 @@ class StepOptions:
         shared_expert_overlap: ``None`` takes the profile's.
         static_scales: ``None`` takes the profile's.
         moe_kernel: expert kernel of the profile, where it has several.
-        wide_moe_kernel: the same for attention DP with expert parallelism.
+        wide_moe_kernel: the same for attention DP with expert parallelism; ``None`` takes the stack's own
+            (:func:`.moe_parameters.default_kernel`).
         all_to_all_kernel: expert all-to-all kernel of the profile.
         absorbed_format: number format of MLA's absorbed batched products; ``None`` = the attention math's.
     """

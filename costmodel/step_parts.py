@@ -30,7 +30,7 @@ from .collectives import (
 from .formats import get_format
 from .gemm import gemm_seconds
 from .memory import ceil_div, vocabulary_shard
-from .moe import moe_seconds
+from .moe import default_kernel, moe_seconds
 from .parameters import moe_layers
 from .step_options import StepOptions, dynamic_scale_seconds, elementwise_seconds
 from .step_plan import DISPATCH, GATHER, REDUCE, Keyed
@@ -172,8 +172,11 @@ def routed_experts(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Fl
         )
 
     seconds, wide = price(options.moe_kernel), key["wide"] > 0
-    if options.wide_moe_kernel != options.moe_kernel and np.any(wide):
-        seconds = np.where(wide, price(options.wide_moe_kernel), seconds)
+    other = options.wide_moe_kernel or default_kernel(
+        options.profile, options.formats.experts, attention_data_parallel=True
+    )
+    if other is not None and other != options.moe_kernel and np.any(wide):
+        seconds = np.where(wide, price(other), seconds)
     return np.asarray(np.asarray(moe_layers(b))[:, None] * seconds)
 
 
