@@ -8,18 +8,14 @@ from functools import lru_cache
 from ..costmodel.architecture import Architecture
 from ..costmodel.formats import TensorFormats
 from ..costmodel.layout import LayoutBatch, enumerate_layouts
-from ..costmodel.profile import KernelProfile, load_profile, profile_names
+from ..costmodel.profile import KernelProfile, load_profile
 from ..costmodel.serving import ServingSetup
 from ..costmodel.workload import Workload
 
 SMALL = 72e9  # parameters; up to 70B class 1-8 GPUs, above 4-72 (the project's study defaults)
 SMALL_GPUS, LARGE_GPUS = (1, 2, 4, 8), (4, 8, 16, 32, 64, 72)
 MAX_KVP = 4
-
-
-def default_profile() -> str:
-    """The calibrated profile once there is one, else the co-design post's own picture of GB300."""
-    return "gb300-trtllm" if "gb300-trtllm" in profile_names() else "gb300-blog"
+DEFAULT_PROFILE = "gb300-blog"  # the study spec's and estimate's default; keep the three equal
 
 
 @lru_cache(maxsize=32)
@@ -56,7 +52,7 @@ def default_setup(
     Raises:
         ShapefrontError: an option is out of range or unknown.
     """
-    chosen = load_profile(profile or default_profile(), hardware=hardware)
+    chosen = load_profile(profile or DEFAULT_PROFILE, hardware=hardware)
     counts = tuple(gpus) if gpus else SMALL_GPUS if total_params <= SMALL else LARGE_GPUS
     counts = tuple(g for g in counts if g <= chosen.hardware.scale_up_gpus) or (chosen.hardware.scale_up_gpus,)
     return ServingSetup(

@@ -171,21 +171,21 @@ def _ffn_shard(design: Architecture, considered: Considered) -> list[Draft]:
 
 
 def _qkv_shard(design: Architecture, considered: Considered) -> list[Draft]:
-    """(heads/TPA + 2·KV heads/TPA)·head size at the widest TPA that divides the heads."""
+    """(heads/TPA + 2·KV heads/TPA)·head size at the widest TPA considered that divides the heads."""
     if design.attention == "mla":
         return []
-    tensor = considered.attention_tensor
-    while design.num_attention_heads % tensor:
-        tensor -= 1
-    kv = 2 * -(-design.num_key_value_heads // tensor)
+
+    def tensor(heads: int) -> int:
+        return next(t for t in range(considered.attention_tensor, 0, -1) if heads % t == 0)
 
     def shard(heads: int) -> int:
-        return (heads // tensor + kv) * design.head_dim
+        ranks = tensor(heads)
+        return (heads // ranks + 2 * -(-design.num_key_value_heads // ranks)) * design.head_dim
 
-    width = shard(design.num_attention_heads)
-    if tensor == 1 or width % FLOOR == 0:
+    ranks, width = tensor(design.num_attention_heads), shard(design.num_attention_heads)
+    if ranks == 1 or width % FLOOR == 0:
         return []
-    step = math.lcm(tensor, design.num_key_value_heads)
+    step = design.num_key_value_heads
     neighbours = around(design, "num_attention_heads", step, lambda heads: shard(heads) % FLOOR == 0)
     if neighbours is None:
         return []
@@ -196,7 +196,7 @@ def _qkv_shard(design: Architecture, considered: Considered) -> list[Draft]:
             dimension="num_attention_heads",
             value=width,
             threshold=FLOOR,
-            message=f"the fused QKV shard under tensor parallelism {tensor} is {width} wide, not a multiple of {FLOOR}",
+            message=f"the fused QKV shard under tensor parallelism {ranks} is {width} wide, not a multiple of {FLOOR}",
             fix={"num_attention_heads": fixed.num_attention_heads},
             fixed=fixed,
             low=low,

@@ -52,5 +52,6 @@ def _draft(name: str, own: str, target: str, bits: float, limit: float) -> Draft
         message=f"{name} is kept in {own} ({bits:g} bits a value); {target} is available",
         fix={f"formats.{name}": target},
         price=price,
+        advisory=name == "lm_head",  # servers keep it in 16 bits by convention: a deployment's choice, shown with its price
         note="quality of the lower precision is not priced; try it on your checkpoints",
     )

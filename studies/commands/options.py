@@ -1,0 +1,20 @@
+"""Option values that several commands read the same way."""
+
+from __future__ import annotations
+
+from ...costmodel.errors import InvalidValueError
+from ...costmodel.layout import MAX_GPUS
+
+
+def parse_gpus(text: str | None) -> tuple[int, ...] | None:
+    """Read ``1,2,4,8``; None stays None.
+
+    Raises:
+        InvalidValueError: not whole numbers from 1 to the largest layout.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and len(part) <= 6 and 1 <= int(part) <= MAX_GPUS for part in parts):
+        raise InvalidValueError(f"gpus reads like 1,2,4,8 (each 1 to {MAX_GPUS}), got {text[:60]!r}")
+    return tuple(sorted({int(part) for part in parts}))
