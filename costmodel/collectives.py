@@ -69,15 +69,15 @@ def all_reduce_cost(bytes: ArrayLike, ranks: ArrayLike, *, profile: str | Kernel
     inside, domains = domains_of(n, profile.hardware)
     ring = 2 * (inside - 1) / inside
     share = np.minimum(np.minimum(ring, inside - 1), 1.0)  # in-switch reduction sends every byte once
-    up = size * np.where(domains > 1, ring, share)
-    out = size / inside * 2 * (domains - 1) / domains
+    up = np.where(domains > 1, ring, share)
+    out = 2 * (domains - 1) / (domains * inside)
     return price(size, n, up, out, collective_parameters(profile, "all_reduce", "default"), profile.hardware)
 
 
 def _gather_cost(size: Array, n: Array, operation: str, profile: KernelProfile) -> CollectiveCost:
     inside, domains = domains_of(n, profile.hardware)
-    up = size * (inside - 1) / inside
-    out = size / inside * (domains - 1) / domains
+    up = (inside - 1) / inside
+    out = (domains - 1) / (domains * inside)
     return price(size, n, up, out, collective_parameters(profile, "collective", operation), profile.hardware)
 
 
@@ -103,7 +103,7 @@ def all_to_all_cost(bytes_per_gpu: ArrayLike, ranks: ArrayLike, *, profile: str 
     size, n = checked(bytes_per_gpu, ranks, "bytes_per_gpu")
     inside, _ = domains_of(n, profile.hardware)
     parameters = collective_parameters(profile, "collective", "all_to_all")
-    return price(size, n, size * (inside - 1) / n, size * (n - inside) / n, parameters, profile.hardware)
+    return price(size, n, (inside - 1) / n, (n - inside) / n, parameters, profile.hardware)
 
 
 def all_reduce_seconds(bytes: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> Array:

@@ -1,25 +1,84 @@
 """Expert all-to-all: tokens travel to the ranks of their experts (dispatch) and back (combine).
 
 A token is sent once per *distinct* remote rank that holds one of its experts. Under uniform routing the expected
-number of copies is [1]
+number of copies is
 
     (EP - 1) (1 - (1 - 1/EP)^k)                                                                        (1)
 
+(occupancy of EP ranks by k independent choices). Tokens dealt out in turn, as benchmark tables do (load ``even``),
+reach min(EP, k) ranks, (EP - 1)/EP of them remote. Kernels that send every choice by itself move k copies [1].
+
 References:
-    [1] DeepSeek-V3 technical report (arXiv 2412.19437), section 3.2.2: one copy per node or rank, counted here by
-        the occupancy of EP ranks by k independent choices.
+    [1] DeepEP, low-latency kernels (github.com/deepseek-ai/DeepEP, README): one message per token and expert.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .errors import InvalidValueError
+from .errors import InvalidValueError, check_keys
 from .formats import get_format
-from .links import Array, CollectiveCost, collective_parameters, price
+from .hardware import Hardware
+from .links import Array, CollectiveCost, CollectiveParameters
 from .moe_load import imbalance_factor
 from .profile import KernelProfile, load_profile
+
+_FIELDS = ("ranks", "latency_seconds", "efficiency", "expert_seconds", "token_seconds", "overlap", "every_choice")
+
+
+@dataclass(frozen=True)
+class ExchangeParameters:
+    """Fitted numbers of one dispatch or combine kernel; the neutral default is the bare link.
+
+    Attributes:
+        link: latency and efficiency per group size.
+        expert_seconds: latency per routed expert, s.
+        token_seconds: time per token of a GPU, s.
+        overlap: share of latency hidden behind the transfer, in [0, 1].
+        every_choice: 1 where the kernel sends one copy per choice of expert, 0 one per distinct remote rank.
+    """
+
+    link: CollectiveParameters = field(default_factory=CollectiveParameters)
+    expert_seconds: float = 0.0
+    token_seconds: float = 0.0
+    overlap: float = 0.0
+    every_choice: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.overlap <= 1:
+            raise InvalidValueError(f"all-to-all parameters: overlap must be in [0, 1], got {self.overlap}")
+        if self.expert_seconds < 0 or self.token_seconds < 0:
+            raise InvalidValueError("all-to-all parameters: expert_seconds and token_seconds must be >= 0")
+
+
+@lru_cache(maxsize=256)
+def exchange_parameters(profile: KernelProfile, phase: str, kernel: str | None = None) -> ExchangeParameters:
+    """Parameters of ``phase`` (``dispatch``, ``combine``) and ``kernel`` (stored as ``phase:kernel``)."""
+    fits = profile.families.get("all_to_all", {})
+    name = f"{phase}:{kernel}" if kernel and f"{phase}:{kernel}" in fits else phase
+    return parse_exchange(profile.family("all_to_all", name).parameters, f"{profile.name}: [all_to_all.{name}]")
+
+
+def parse_exchange(table: Any, where: str) -> ExchangeParameters:
+    """Build :class:`ExchangeParameters` from a profile's table.
+
+    Raises:
+        UnknownKeyError: unknown keys.
+    """
+    check_keys(table, _FIELDS, where)
+    lists = {
+        name: tuple(float(x) for x in (table[name] if isinstance(table[name], list | tuple) else [table[name]]))
+        for name in _FIELDS[:3]
+        if name in table
+    }
+    return ExchangeParameters(
+        CollectiveParameters(**lists), **{name: float(table[name]) for name in _FIELDS[3:] if name in table}
+    )
 
 
 def distinct_remote_ranks(ep: ArrayLike, top_k: ArrayLike) -> Array:
@@ -35,30 +94,41 @@ def dispatch_bytes_per_token(hidden_size: ArrayLike, format: str) -> Array:
     return np.asarray(np.asarray(hidden_size, dtype=np.float64) * get_format(format).activation_bytes)
 
 
-def _exchange_cost(
+def exchange_cost(
     tokens_per_gpu: ArrayLike,
     ep: ArrayLike,
+    *,
     top_k: ArrayLike,
     token_bytes: Array,
-    load: str | float | Array,
     num_experts: ArrayLike,
-    phase: str,
-    kernel: str | None,
-    profile: KernelProfile,
+    load: str | float | Array,
+    parameters: ExchangeParameters,
+    hardware: Hardware,
 ) -> CollectiveCost:
-    tokens, n = np.asarray(tokens_per_gpu, dtype=np.float64), np.asarray(ep, dtype=np.float64)
+    """Latency + transfer - what of the two overlaps: L + X - overlap · L X/(L + X).
+
+    X = tokens · bytes · copies / (link · efficiency); copies by equation (1), dealt out in turn, or every choice.
+    """
+    tokens, n, k = (np.asarray(x, dtype=np.float64) for x in (tokens_per_gpu, ep, top_k))
     if tokens.size and not tokens.min() >= 0:
         raise InvalidValueError(f"tokens_per_gpu must be >= 0, got {tokens.min()}")
-    factor = imbalance_factor(load, n, num_experts, top_k)
-    hardware = profile.hardware
+    remote = distinct_remote_ranks(n, k)
+    if isinstance(load, str) and load == "even":
+        remote = np.minimum(n, k) * (n - 1) / n
+    factor = imbalance_factor(load, n, num_experts, k, tokens * n + 1)
+    copies = (np.where(n > 1, k, 0.0) if parameters.every_choice else remote) * factor
     inside = np.minimum(n, hardware.scale_up_gpus)
-    copies = distinct_remote_ranks(n, top_k)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        local = np.where(n > 1, (inside - 1) / (n - 1), 0.0)  # share of remote ranks inside the domain
-    total = tokens * token_bytes * copies * factor
-    operation = f"{phase}:{kernel}" if kernel else phase
-    parameters = collective_parameters(profile, "all_to_all", operation)
-    return price(total, n, total * local, total * (1 - local), parameters, hardware)
+    near = np.where(n > 1, (inside - 1) / np.maximum(n - 1, 1.0), 0.0)  # share of remote ranks inside the domain
+    sent = tokens * token_bytes * copies
+    up = sent * near / (hardware.scale_up_bytes_per_second * parameters.link.rate(0, inside))
+    out = sent * (1 - near) / hardware.scale_out_bytes_per_second
+    fixed = parameters.link.latency(0, inside) + parameters.expert_seconds * np.asarray(num_experts, dtype=np.float64)
+    fixed = np.where(n > 1, fixed, 0.0)
+    up = np.where(n > 1, up + parameters.token_seconds * tokens, 0.0)
+    moved = up + out
+    if parameters.overlap > 0:
+        fixed = fixed * (1 - parameters.overlap * moved / np.maximum(fixed + moved, 1e-30))
+    return CollectiveCost(*np.broadcast_arrays(fixed + moved, fixed, up, out, sent * near))
 
 
 def moe_dispatch_cost(
@@ -86,9 +156,9 @@ def moe_dispatch_cost(
         kernel: all-to-all kernel of the profile (``deepep_ll``, ...); ``None`` takes the stack's default.
         profile: kernel profile or its name.
     """
-    profile = load_profile(profile)
-    token_bytes = dispatch_bytes_per_token(hidden_size, format)
-    return _exchange_cost(tokens_per_gpu, ep, top_k, token_bytes, load, num_experts, "dispatch", kernel, profile)
+    return _phase_cost(
+        "dispatch", tokens_per_gpu, ep, hidden_size, top_k, num_experts, format, load, kernel, load_profile(profile)
+    )
 
 
 def moe_combine_cost(
@@ -104,9 +174,9 @@ def moe_combine_cost(
     profile: str | KernelProfile,
 ) -> CollectiveCost:
     """Cost of returning the experts' outputs (BF16 by default); arguments as :func:`moe_dispatch_cost`."""
-    profile = load_profile(profile)
-    token_bytes = dispatch_bytes_per_token(hidden_size, format)
-    return _exchange_cost(tokens_per_gpu, ep, top_k, token_bytes, load, num_experts, "combine", kernel, profile)
+    return _phase_cost(
+        "combine", tokens_per_gpu, ep, hidden_size, top_k, num_experts, format, load, kernel, load_profile(profile)
+    )
 
 
 def moe_dispatch_seconds(
@@ -122,16 +192,8 @@ def moe_dispatch_seconds(
     profile: str | KernelProfile,
 ) -> Array:
     """Seconds of :func:`moe_dispatch_cost`."""
-    return moe_dispatch_cost(
-        tokens_per_gpu,
-        ep,
-        hidden_size=hidden_size,
-        top_k=top_k,
-        num_experts=num_experts,
-        format=format,
-        load=load,
-        kernel=kernel,
-        profile=profile,
+    return _phase_cost(
+        "dispatch", tokens_per_gpu, ep, hidden_size, top_k, num_experts, format, load, kernel, load_profile(profile)
     ).seconds
 
 
@@ -148,14 +210,30 @@ def moe_combine_seconds(
     profile: str | KernelProfile,
 ) -> Array:
     """Seconds of :func:`moe_combine_cost`."""
-    return moe_combine_cost(
+    return _phase_cost(
+        "combine", tokens_per_gpu, ep, hidden_size, top_k, num_experts, format, load, kernel, load_profile(profile)
+    ).seconds
+
+
+def _phase_cost(
+    phase: str,
+    tokens_per_gpu: ArrayLike,
+    ep: ArrayLike,
+    hidden_size: ArrayLike,
+    top_k: ArrayLike,
+    num_experts: ArrayLike,
+    format: str,
+    load: str | float | Array,
+    kernel: str | None,
+    profile: KernelProfile,
+) -> CollectiveCost:
+    return exchange_cost(
         tokens_per_gpu,
         ep,
-        hidden_size=hidden_size,
         top_k=top_k,
+        token_bytes=dispatch_bytes_per_token(hidden_size, format),
         num_experts=num_experts,
-        format=format,
         load=load,
-        kernel=kernel,
-        profile=profile,
-    ).seconds
+        parameters=exchange_parameters(profile, phase, kernel),
+        hardware=profile.hardware,
+    )

@@ -1,8 +1,9 @@
-"""Links between GPUs: latency, efficiency and the two message-size regimes of a collective.
+"""Links between GPUs: latency, efficiency and the message-size regimes of a collective.
 
 Every collective is ``latency + wire bytes / link``: with neutral parameters (profile ``ideal``) the latency is
-zero and the fastest algorithm rules; a fitted profile gives latency and efficiency per group size, in two regimes
-of message size. Groups larger than the scale-up domain cross the scale-out link.
+zero and the fastest algorithm rules; a fitted profile gives latency and efficiency per group size, in up to a few
+regimes of message size (a library changes its algorithm there). Groups larger than the scale-up domain cross the
+scale-out link.
 """
 
 from __future__ import annotations
@@ -20,51 +21,71 @@ from .profile import KernelProfile
 
 Array = NDArray[np.float64]
 BOUNDS = ("latency", "scale_up", "scale_out")
-_FIELDS = (
-    "ranks",
-    "latency_seconds",
-    "efficiency",
-    "knee_bytes",
-    "large_latency_seconds",
-    "large_efficiency",
-)
+_FIELDS = ("ranks", "latency_seconds", "efficiency", "knee_bytes")
 
 
 @dataclass(frozen=True)
 class CollectiveParameters:
-    """Latency and link efficiency per group size; the neutral default is the bare link.
+    """Latency and link efficiency per group size and regime; the neutral default is the bare link.
 
-    Each is a tuple with one entry per measured group size (``ranks``), interpolated in log2(ranks) and held
-    constant outside. Efficiency is a share of what the best algorithm allows, at most 1.
+    Each list runs over group sizes (``ranks``), and within one over its regimes of message size. Between group
+    sizes values are linear in log2(ranks); beyond the largest, latency grows on as it did (ring steps) and
+    efficiency stays.
 
     Attributes:
         ranks: group sizes the numbers below belong to.
-        latency_seconds: fixed time of the small-message regime, s.
-        efficiency: share of the ideal rate in the small-message regime.
-        knee_bytes: message size at which the library changes algorithm, B.
-        large_latency_seconds: fixed time above the knee, s.
-        large_efficiency: share of the ideal rate above the knee.
+        latency_seconds: fixed time, s; ranks x regimes.
+        efficiency: share of the best algorithm's rate, in (0, 1]; ranks x regimes.
+        knee_bytes: message size above which the next regime rules, B; ranks x (regimes - 1).
     """
 
     ranks: tuple[float, ...] = (2.0,)
     latency_seconds: tuple[float, ...] = (0.0,)
     efficiency: tuple[float, ...] = (1.0,)
-    knee_bytes: tuple[float, ...] = (np.inf,)
-    large_latency_seconds: tuple[float, ...] = (0.0,)
-    large_efficiency: tuple[float, ...] = (1.0,)
+    knee_bytes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if any(len(getattr(self, name)) != len(self.ranks) for name in _FIELDS):
-            raise InvalidValueError("collective parameters: every list must have one entry per entry of 'ranks'")
-        if any(not 0 < e <= 1 for e in (*self.efficiency, *self.large_efficiency)):
+        count = len(self.ranks)
+        if not count or list(self.ranks) != sorted(set(self.ranks)) or self.ranks[0] < 1:
+            raise InvalidValueError(f"collective parameters: ranks must rise from 1 or more, got {self.ranks}")
+        right = len(self.latency_seconds) == len(self.efficiency) == count * self.regimes
+        if not right or len(self.knee_bytes) != count * (self.regimes - 1):
+            raise InvalidValueError(
+                "collective parameters: latency_seconds and efficiency need ranks x regimes entries, knee_bytes one less "
+                f"per rank, got {count} ranks, {len(self.latency_seconds)}, {len(self.efficiency)}, {len(self.knee_bytes)}"
+            )
+        if any(not 0 < e <= 1 for e in self.efficiency):
             raise InvalidValueError(f"collective parameters: efficiency must be in (0, 1], got {self.efficiency}")
+        if any(x < 0 for x in (*self.latency_seconds, *self.knee_bytes)):
+            raise InvalidValueError("collective parameters: latency_seconds and knee_bytes must be >= 0")
 
-    def at(self, name: str, ranks: Array) -> Array:
-        """Value of parameter ``name`` at group size ``ranks``, linear in log2(ranks)."""
-        values = getattr(self, name)
-        if len(values) == 1:
-            return np.asarray(values[0], dtype=np.float64)
-        return np.asarray(np.interp(np.log2(np.maximum(ranks, 1)), np.log2(self.ranks), values))
+    @property
+    def regimes(self) -> int:
+        """Number of message-size regimes."""
+        return len(self.latency_seconds) // len(self.ranks)
+
+    def latency(self, regime: int, ranks: Array) -> Array:
+        """Fixed time of ``regime`` at group size ``ranks``, s."""
+        values = self.latency_seconds[regime :: self.regimes]
+        inside = self._between(values, ranks)
+        if len(values) < 2:
+            return inside
+        slope = max(0.0, (values[-1] - values[-2]) / (self.ranks[-1] - self.ranks[-2]))
+        return inside + slope * np.maximum(ranks - self.ranks[-1], 0.0)
+
+    def rate(self, regime: int, ranks: Array) -> Array:
+        """Efficiency of ``regime`` at group size ``ranks``."""
+        return self._between(self.efficiency[regime :: self.regimes], ranks)
+
+    def knee(self, regime: int, ranks: Array) -> Array:
+        """Message size above which ``regime`` (>= 1) rules, B."""
+        return np.exp(self._between(np.log(self.knee_bytes[regime - 1 :: self.regimes - 1]), ranks))
+
+    def _between(self, values: tuple[float, ...] | Array, ranks: Array) -> Array:
+        numbers = np.asarray(values, dtype=np.float64)
+        if numbers.size == 1:
+            return numbers.reshape(())
+        return np.asarray(np.interp(np.log2(ranks), np.log2(self.ranks), numbers))
 
 
 @dataclass(frozen=True)
@@ -111,12 +132,8 @@ def parse_parameters(table: Any, where: str) -> CollectiveParameters:
         UnknownKeyError: unknown keys.
     """
     check_keys(table, _FIELDS, where)
-    if not table:
-        return CollectiveParameters()
     lists = {k: tuple(float(x) for x in (v if isinstance(v, list | tuple) else [v])) for k, v in table.items()}
-    n = len(lists.get("ranks", (2.0,)))
-    neutral = CollectiveParameters()
-    return CollectiveParameters(**{k: lists.get(k, getattr(neutral, k) * n) for k in _FIELDS})
+    return CollectiveParameters(**lists)
 
 
 def checked(amount: ArrayLike, ranks: ArrayLike, name: str) -> tuple[Array, Array]:
@@ -136,31 +153,30 @@ def domains_of(ranks: Array, hardware: Hardware) -> tuple[Array, Array]:
 
 
 def price(
-    size: Array,
-    ranks: Array,
-    up_bytes: Array,
-    out_bytes: Array,
-    parameters: CollectiveParameters,
-    hardware: Hardware,
+    size: Array, ranks: Array, up_share: Array, out_share: Array, p: CollectiveParameters, hardware: Hardware
 ) -> CollectiveCost:
-    """Latency + link time in the two message-size regimes; never decreasing across the knee.
+    """Latency + link time in the message-size regimes; never decreasing across a knee.
 
-    ``size`` is the message the library switches on; ``up_bytes`` and ``out_bytes`` are what each GPU sends.
+    Args:
+        size: message size that the library switches on, B.
+        ranks: GPUs in the group.
+        up_share: bytes each GPU sends over the scale-up link per byte of message.
+        out_share: the same over the scale-out link.
+        p: parameters.
+        hardware: links.
     """
-    inside, _ = domains_of(ranks, hardware)
-    active = ranks > 1
-    ideal_up = up_bytes / hardware.scale_up_bytes_per_second
-    out = out_bytes / hardware.scale_out_bytes_per_second
-    latency = parameters.at("latency_seconds", inside)
-    up = ideal_up / parameters.at("efficiency", inside)
-    knee = parameters.at("knee_bytes", inside)
-    if np.isfinite(parameters.knee_bytes).any():
-        large = size > knee
-        with np.errstate(invalid="ignore", divide="ignore"):
-            at_knee = latency + up * np.where(size > 0, knee / size, 0.0)
-        large_up = ideal_up / parameters.at("large_efficiency", inside)
-        large_latency = np.maximum(parameters.at("large_latency_seconds", inside), at_knee - large_up)
-        latency, up = np.where(large, large_latency, latency), np.where(large, large_up, up)
-    latency = np.where(active, latency, 0.0)
-    seconds = latency + up + out
-    return CollectiveCost(*np.broadcast_arrays(seconds, latency, up, out, up_bytes))
+    inside = np.minimum(ranks, hardware.scale_up_gpus)
+    per_byte = up_share / hardware.scale_up_bytes_per_second
+    out = size * out_share / hardware.scale_out_bytes_per_second
+    latency, slope = p.latency(0, inside), per_byte / p.rate(0, inside)
+    up = size * slope
+    floor: Array | float = 0.0
+    for regime in range(1, p.regimes):
+        knee = p.knee(regime, inside)
+        floor = np.maximum(floor, p.latency(regime - 1, inside) + slope * knee)  # the time reached before the knee
+        slope = per_byte / p.rate(regime, inside)
+        later = np.maximum(p.latency(regime, inside), floor - size * slope)
+        above = size > knee
+        latency, up = np.where(above, later, latency), np.where(above, size * slope, up)
+    latency = np.where(ranks > 1, latency, 0.0)
+    return CollectiveCost(*np.broadcast_arrays(latency + up + out, latency, up, out, size * up_share))

@@ -133,7 +133,7 @@ def moe_parts(
     ep: Array,
     load: RankLoad,
     *,
-    gated: bool | Array = True,
+    gated: bool | NDArray[np.bool_] = True,
     warm_l2: bool = False,
 ) -> tuple[Array, ...]:
     """The fields of :class:`MoeCost`, each in its own shape; ``warm_l2`` is the benchmark loop's cache state."""

@@ -212,7 +212,8 @@ def predict(
     """The fields of :class:`..moe.MoeCost` for measured rows (benchmark loop: warm L2)."""
     out: list[Floats] = []
     for at, arrays, shares, gated in rows.parts:
-        parts = moe_parts(parameters, hardware, format, *arrays, shares, gated=gated, warm_l2=warm_l2)
+        t, h, inner, e, k, ep = arrays
+        parts = moe_parts(parameters, hardware, format, t, h, inner, e, k, ep, shares, gated=gated, warm_l2=warm_l2)
         if not out:
             out = [np.zeros(rows.size) for _ in parts]
         for whole, part in zip(out, parts, strict=True):
