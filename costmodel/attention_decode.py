@@ -3,7 +3,8 @@
 Equations (keys = KV tokens read by a sequence, b = bytes a value, n = thread blocks over SMs)::
 
     ideal   T = max(2·n_kv·d·b·keys·B/BW, 4·n_h·d·keys·B/F, n_h·keys·B/R)                        (1)
-    fitted  T = max(ideal, t0 + (M³ + (o·max(n, n0) + max(n, 1)·w/s)³)^⅓ + r·(s − 1) + c_q·B_qo/BW)  (2)
+    fitted  T = max(ideal, t0 + (M³ + P³)^⅓ + c_q·B_qo/BW)                                       (2)
+            P = o·max(n, n0) + max(n, 1)·w/s + r·(s - 1)
             M = KV/(BW·e_b),  w = t_k·b·max(keys − K0, 0),  r = t_r + t_v·heads·n
             s = min(max(√(w/r), 1), max(1/n, 1))
 
@@ -11,8 +12,8 @@ Equations (keys = KV tokens read by a sequence, b = bytes a value, n = thread bl
 idle GPU splits them s ways, which costs r a split to combine (partial results grow with the heads of a block), so s is
 the best split that still fits the GPU. The first K0 keys hide behind the block's own start o. The cubes are a smooth
 maximum of the memory bound and of the SMs' pace. A group of more than ``wide_group`` query heads runs a wider and
-slower block. Every term is non-decreasing in batch, keys and heads, and so is T: where s is capped by 1/n,
-``w/s >= r·s`` outweighs the falling number of splits. (2) is inferred from measured kernels.
+slower block. P is the least over the splits that fit, so T is non-decreasing in batch, keys and heads. (2) is inferred
+from measured kernels.
 """
 
 from __future__ import annotations
@@ -160,14 +161,14 @@ def price_decode(
     load = shape.sequences * (shape.blocks / sms)
     walk = np.maximum(shape.keys - at(p.free_keys), 0.0) * key
     pace = block * np.maximum(load, at(p.idle_blocks))
-    combine: Any = 0.0
     if np.any(p.split_seconds):
         each = at(p.split_seconds) + (at(p.partial_seconds) * shape.block_heads) * load
         fits = 1.0 / np.minimum(load, 1.0)
         splits = np.minimum(np.maximum(np.sqrt(walk / each), 1.0), fits)
-        combine, walk = each * (splits - 1.0), walk / splits
+        walk = walk / splits
+        pace = pace + each * (splits - 1.0)
     pace = pace + np.maximum(load, 1.0) * walk
-    seconds = np.cbrt(memory * memory * memory + pace * pace * pace) + combine
+    seconds = np.cbrt(memory * memory * memory + pace * pace * pace)
     exposed = shape.activation_bytes * (at(p.activation_factor) / bandwidth)
     seconds = seconds + (at(p.launch_seconds) + shape.sequences * exposed)
     return np.asarray(seconds if warm_l2 else np.maximum(seconds, ideal)), memory, pairs
