@@ -103,10 +103,11 @@ def _sweep(s: Subject) -> Plot:
 
 def _sawtooth(s: Subject) -> Plot:
     from .plots.layers import layer_gemms
-    from .plots.sawtooth import draw_sawtooth, sawtooth_rows
+    from .plots.sawtooth import draw_sawtooth, sawtooth_rows, sweep_range
 
     marks = {gemm.name: gemm.n for gemm in layer_gemms(s.architecture, formats=s.formats) if gemm.name != "LM head"}
-    return draw_sawtooth(sawtooth_rows(profile=s.profile), marks=marks, note=f"nvfp4 · {s.note}")
+    low, high = sweep_range(marks)
+    return draw_sawtooth(sawtooth_rows(profile=s.profile, low=low, high=high), marks=marks, note=f"nvfp4 · {s.note}")
 
 
 def _formats(s: Subject) -> Plot:
@@ -121,14 +122,18 @@ def _pipeline(s: Subject) -> Plot:
     layout = replace(_stage(s), pp=min(4, s.architecture.num_hidden_layers))
     tokens = max(32768, s.setup.workload.input_tokens)
     rows = pipeline_rows(s.architecture, layout, input_tokens=tokens, profile=s.profile, formats=s.formats)
-    return draw_pipeline(rows, note=f"{s.note} · {tokens:,} tokens · stages of {layout.stage_gpus} GPUs")
+    return draw_pipeline(rows, note=f"{s.note} · {tokens:,} tokens · stages of {_gpus(layout)}")
 
 
 def _ttft(s: Subject) -> Plot:
     from .plots.ttft import draw_ttft, ttft_rows
 
     rows = ttft_rows(s.architecture, _stage(s), profile=s.profile, formats=s.formats)
-    return draw_ttft(rows, note=f"{s.note} · 262,144 tokens · stages of {_stage(s).stage_gpus} GPUs")
+    return draw_ttft(rows, note=f"{s.note} · 262,144 tokens · stages of {_gpus(_stage(s))}")
+
+
+def _gpus(layout: Layout) -> str:
+    return f"{layout.stage_gpus} GPU{'s' if layout.stage_gpus != 1 else ''}"
 
 
 def _stage(s: Subject) -> Layout:

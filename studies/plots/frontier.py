@@ -125,6 +125,7 @@ def draw_frontier(
     plain_log_ticks(axis.xaxis, round_steps(low, high))
     axis.set_xlabel("Interactivity, tokens/s/user (log scale; dashed: service goals)", fontsize=11)
     axis.set_ylabel("Throughput, tokens/s/GPU", fontsize=11)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     title(axis, heading, note)
     figure.legend(loc="outside lower center", ncols=2 if len(curves) > 3 else len(curves), fontsize=9, frameon=False)
     return Plot("frontier", figure, frontier_rows(curves))

@@ -31,6 +31,14 @@ def sawtooth_rows(
     ]
 
 
+def sweep_range(marks: Mapping[str, int]) -> tuple[int, int]:
+    """N to sweep so that the marks up to 8192 lie inside, in whole steps of 512."""
+    near = [size for size in marks.values() if size <= 8192]
+    low = min([LOW, *(size - 512 for size in near)])
+    high = max([HIGH, *(size + 512 for size in near)])
+    return max(512, low // 512 * 512), -(-high // 512) * 512
+
+
 def draw_sawtooth(rows: Sequence[dict[str, Any]], *, marks: Mapping[str, int] | None = None, note: str = "") -> Plot:
     """Draw the sweep.
 
@@ -47,20 +55,23 @@ def draw_sawtooth(rows: Sequence[dict[str, Any]], *, marks: Mapping[str, int] | 
         at = np.array([row["multiple"] for row in rows]) == multiple
         label = "multiple of 512" if multiple == 512 else "multiple of 256, not of 512"
         axis.scatter(n[at], rate[at], color=colour, marker=marker, s=30, zorder=3, label=label)
-    bottom = float(rate.min())
-    shown = sorted((size, name) for name, size in (marks or {}).items() if n[0] <= size <= n[-1])
-    for index, (size, name) in enumerate(shown):
+    bottom, top = float(rate.min()), float(rate.max())
+    names: dict[int, list[str]] = {}
+    for name, size in (marks or {}).items():
+        if n[0] <= size <= n[-1]:
+            names.setdefault(size, []).append(name)
+    for index, size in enumerate(sorted(names)):
         value = float(np.interp(size, n, rate))
-        below = -38 - 30 * (index % 2)
+        floor = bottom - (top - bottom) * (0.12 + 0.16 * (index % 2))
         axis.annotate(
-            f"{name}\n{size:,}", (size, value), xytext=(0, below), textcoords="offset points", ha="center", fontsize=9,
+            f"{', '.join(names[size])} {size:,}", (size, value), xytext=(size, floor), ha="center", va="top", fontsize=9,
             arrowprops={"arrowstyle": "->", "color": "black", "linewidth": 1.0},
         )  # fmt: skip
     axis.set_xlim(n[0], n[-1])
-    axis.set_ylim(bottom - (float(rate.max()) - bottom) * (0.45 if shown else 0.1), float(rate.max()) * 1.03)
+    axis.set_ylim(bottom - (top - bottom) * (0.42 if names else 0.1), top + (top - bottom) * 0.06)
     axis.set_xlabel(f"GEMM-N (M = {M}, K = {K}; tile 256×128, pairs of SMs, 4×2 cluster)", fontsize=11)
     axis.set_ylabel("Throughput, PFLOP/s", fontsize=11)
-    axis.set_xticks(range(int(n[0]), int(n[-1]) + 1, 512))
+    axis.set_xticks(range(int(n[0]), int(n[-1]) + 1, 512 if n[-1] - n[0] <= 6144 else 1024))
     title(axis, "Partly filled tiles still take a full tile's time", note)
     figure.legend(loc="outside lower center", ncols=2, fontsize=10, frameon=False)
     return Plot("sawtooth", figure, list(rows))

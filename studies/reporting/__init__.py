@@ -1,0 +1,1 @@
+"""The one-page report: sentences (:mod:`.words`), sections (:mod:`.page`) and the template with its style and script."""
