@@ -28,7 +28,16 @@ from .links import Array, CollectiveCost, CollectiveParameters
 from .moe_load import imbalance_factor
 from .profile import KernelProfile, load_profile
 
-_FIELDS = ("ranks", "latency_seconds", "efficiency", "expert_seconds", "token_seconds", "overlap", "every_choice")
+_FIELDS = (
+    "ranks",
+    "latency_seconds",
+    "efficiency",
+    "expert_seconds",
+    "expert_limit",
+    "copy_seconds",
+    "overlap",
+    "every_choice",
+)
 
 
 @dataclass(frozen=True)
@@ -38,22 +47,24 @@ class ExchangeParameters:
     Attributes:
         link: latency and efficiency per group size.
         expert_seconds: latency per routed expert, s.
-        token_seconds: time per token of a GPU, s.
+        expert_limit: experts beyond which latency grows no more.
+        copy_seconds: time per copy of a token, s.
         overlap: share of latency hidden behind the transfer, in [0, 1].
         every_choice: 1 where the kernel sends one copy per choice of expert, 0 one per distinct remote rank.
     """
 
     link: CollectiveParameters = field(default_factory=CollectiveParameters)
     expert_seconds: float = 0.0
-    token_seconds: float = 0.0
+    expert_limit: float = 1e9
+    copy_seconds: float = 0.0
     overlap: float = 0.0
     every_choice: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= 1:
             raise InvalidValueError(f"all-to-all parameters: overlap must be in [0, 1], got {self.overlap}")
-        if self.expert_seconds < 0 or self.token_seconds < 0:
-            raise InvalidValueError("all-to-all parameters: expert_seconds and token_seconds must be >= 0")
+        if min(self.expert_seconds, self.expert_limit, self.copy_seconds) < 0:
+            raise InvalidValueError("all-to-all parameters: expert_seconds, expert_limit, copy_seconds must be >= 0")
 
 
 @lru_cache(maxsize=256)
@@ -122,9 +133,10 @@ def exchange_cost(
     sent = tokens * token_bytes * copies
     up = sent * near / (hardware.scale_up_bytes_per_second * parameters.link.rate(0, inside))
     out = sent * (1 - near) / hardware.scale_out_bytes_per_second
-    fixed = parameters.link.latency(0, inside) + parameters.expert_seconds * np.asarray(num_experts, dtype=np.float64)
+    experts = np.minimum(np.asarray(num_experts, dtype=np.float64), parameters.expert_limit)
+    fixed = parameters.link.latency(0, inside) + parameters.expert_seconds * experts
     fixed = np.where(n > 1, fixed, 0.0)
-    up = np.where(n > 1, up + parameters.token_seconds * tokens, 0.0)
+    up = up + parameters.copy_seconds * (tokens * copies)
     moved = up + out
     if parameters.overlap > 0:
         fixed = fixed * (1 - parameters.overlap * moved / np.maximum(fixed + moved, 1e-30))

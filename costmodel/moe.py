@@ -142,6 +142,9 @@ def moe_parts(
     up = np.where(gated, 2.0, 1.0)  # matrices before the activation
     slow = 1.0 + p.ungated_slowdown * np.where(gated, 0.0, 1.0)
     rows, touched = load.rows, load.touched
+    choices = rows if p.local_tokens else tokens * k
+    if p.local_tokens:  # tokens with at least one of k choices on the rank
+        tokens = tokens * -np.expm1(k * np.log1p(-np.minimum(rows / (tokens * k), 1 - 1e-12)))
 
     flop = 2 * rows * ((up + 1) * h * inner)
     peak = hardware.peak_flop_per_second(number.math) * p.math_efficiency
@@ -167,7 +170,6 @@ def moe_parts(
     launch = launch + p.touched_expert_seconds * touched
     launch = launch + (p.tail_streams * _COLUMNS * number.weight_bytes * hardware.sm_count / bandwidth) * (h + inner)
     launch = launch + p.ramp_seconds * (tokens / (tokens + p.ramp_tokens)) + p.step_seconds * (tokens > p.step_tokens)
-    choices = tokens * k
     traffic = rows * (p.hidden_traffic * h + p.inner_traffic * inner)
     traffic = traffic + (p.token_traffic * tokens + p.choice_traffic * choices) * h
     routing = traffic * (slow / bandwidth) + p.row_seconds * rows + p.choice_seconds * choices

@@ -44,6 +44,8 @@ class MoeParameters:
         ramp_tokens: tokens at which half of it has set in.
         step_seconds: time added above ``step_tokens`` (another routing kernel), s.
         step_tokens: tokens above which it is added.
+        local_tokens: 1 where the kernel sees only tokens with an expert on its rank (after an all-to-all), 0 where
+            it sees the whole group's.
     """
 
     launch_seconds: float = 0.0
@@ -69,6 +71,7 @@ class MoeParameters:
     ramp_tokens: float = 1.0
     step_seconds: float = 0.0
     step_tokens: float = 256.0
+    local_tokens: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("memory_efficiency", "math_efficiency"):

@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 HELD_OUT_SHARE = 0.35
 _FORMATS = {"bfloat16": "bf16", "fp8": "fp8_block", "nvfp4": "nvfp4", "fp4": "nvfp4", "default": "bf16"}
 _NORMAL_SMS = 20  # DeepEP's own default for its normal kernels
+_MANY_SHAPES = 8
 _FEW_EXPERTS = 16  # DeepEP-LL tables with so few experts measure something else
 
 
@@ -67,16 +68,16 @@ class Exchanges:
 
     @property
     def held(self) -> NDArray[np.bool_]:
-        """Whole (H, k, E) shapes where the table has several, else whole (tokens, ranks) groups."""
+        """Whole (H, k, E) shapes where the table has many, else whole (tokens, ranks) groups."""
         shape = [x.astype(np.int64) for x in (self.h, self.k, self.e)]
-        if len(set(zip(*(x.tolist() for x in shape), strict=True))) > 1:
+        if len(set(zip(*(x.tolist() for x in shape), strict=True))) >= _MANY_SHAPES:
             return held_out(*shape, share=HELD_OUT_SHARE)
         return held_out(self.tokens.astype(np.int64), self.ranks.astype(np.int64), share=HELD_OUT_SHARE)
 
 
 def read_exchanges(tables: MeasuredTables) -> list[Exchanges]:
     """Every dispatch and combine kernel the stack's tables hold."""
-    readers = {"trtllm": (_nvlink, _by_backend), "sglang": (_deepep,), "vllm": (_by_backend,)}
+    readers = {"trtllm": (_nvlink, _by_backend), "sglang": (_deepep,), "vllm": (_deepep, _by_backend)}
     return [rows for reader in readers.get(tables.stack, ()) for rows in reader(tables) if rows.seconds.size]
 
 
@@ -137,7 +138,7 @@ def _deepep(tables: MeasuredTables) -> list[Exchanges]:
         ("wideep_deepep_ll", "", "{}_avg_t_us"),
         ("wideep_deepep_normal", ":deepep_normal", "{}_transmit_us"),
     ):
-        frame = tables.read("comm", file)
+        frame = tables.read("comm", file, stack="sglang")  # vllm runs the same library, eagerly timed in its own table
         if frame is None:
             continue
         few = (frame["num_experts"] <= _FEW_EXPERTS) if kernel == "" else frame["dispatch_sms"] != _NORMAL_SMS
@@ -151,7 +152,7 @@ def _deepep(tables: MeasuredTables) -> list[Exchanges]:
                 num_tokens=d["num_token"],
                 topk=d["num_topk"],
             )
-            source = tables.source("comm", file)
+            source = tables.source("comm", file, stack="sglang")
             found.append(_rows(phase + kernel, part, "balanced", source, {reason: int(few.sum())}))
     return found
 
@@ -195,12 +196,12 @@ def fit_exchange(rows: Exchanges, hardware: Hardware) -> tuple[dict[str, Any], d
     floor = float(np.quantile(seen.seconds, 0.05))
     fitted = [FitParameter(f"latency_{n:g}", floor, 1e-6, 1e-3) for n in ranks]
     fitted += [FitParameter(f"efficiency_{n:g}", 0.6, 0.01, 1.0) for n in ranks]
-    fitted += [FitParameter("token_seconds", 1e-9, 1e-12, 1e-6), FitParameter("overlap", 0.3, 1e-3, 1.0)]
+    fitted += [FitParameter("copy_seconds", 1e-9, 1e-12, 1e-6), FitParameter("overlap", 0.3, 1e-3, 1.0)]
     if np.unique(seen.e).size > 1:
-        fitted.append(FitParameter("expert_seconds", 2e-8, 1e-12, 1e-6))
+        fitted += [FitParameter("expert_seconds", 2e-8, 1e-12, 1e-6), FitParameter("expert_limit", 300.0, 16.0, 1000.0)]
 
     def table(values: Mapping[str, float], every_choice: float) -> dict[str, Any]:
-        scalars = {name: values[name] for name in ("token_seconds", "overlap", "expert_seconds") if name in values}
+        scalars = {name: values[name] for name in ("copy_seconds", "overlap", "expert_seconds", "expert_limit") if name in values}
         return {
             "ranks": ranks,
             "latency_seconds": [values[f"latency_{n:g}"] for n in ranks],

@@ -61,6 +61,7 @@ class Kernel:
         return self.name.split(":")[0]
 
 
+DATA_PARALLEL = ("cutlass", "deepgemm")  # kernels behind an all-to-all: they see their rank's tokens only
 _FUSED = ("flashinfer_trtllm_trtllmfp8expertsmonolithic", "trtllmnvfp4expertsmonolithic", "trtllmbf16experts")
 KERNELS: Mapping[str, tuple[Kernel, ...]] = {
     "trtllm": (
@@ -201,7 +202,7 @@ def prepare(rows: Rows) -> Prepared:
     for load in np.unique(rows.load):
         at = np.flatnonzero(rows.load == load)
         t, h, inner, e, k, ep = (rows.columns[name][at] for name in ("tokens", "h", "inner", "e", "k", "ep"))
-        shares = rank_load("even" if load == "balanced" else str(load), t, ep, e, k)
+        shares = rank_load("even" if load in ("balanced", "uniform") else str(load), t, ep, e, k)
         parts.append((at, (t, h, inner, e, k, ep), shares, rows.gated[at]))
     return Prepared(rows.seconds.size, tuple(parts))
 
@@ -221,7 +222,9 @@ def predict(
     return tuple(out)
 
 
-def fit_rows(rows: Rows, format: str, hardware: Hardware) -> tuple[dict[str, float], dict[str, float]]:
+def fit_rows(
+    rows: Rows, format: str, hardware: Hardware, *, local_tokens: float = 0.0
+) -> tuple[dict[str, float], dict[str, float]]:
     """Fitted parameters and their standard errors; the tile menu is the one that a short fit likes best."""
     fitted = [p for p in _FIT if not (rows.gated.all() and p.name.startswith("ungated"))]
     order = np.random.default_rng(0).permutation(rows.seconds.size)
@@ -229,10 +232,10 @@ def fit_rows(rows: Rows, format: str, hardware: Hardware) -> tuple[dict[str, flo
     def search(count: int, evaluations: int, menu: tuple[float, float], start: Mapping[str, float]) -> LogFit:
         chosen = rows.take(order[:count])
         prepared = prepare(chosen)
-        tiles = dict(zip(("tile_rows_min", "tile_rows_max"), menu, strict=True))
+        fixed = {"tile_rows_min": menu[0], "tile_rows_max": menu[1], "local_tokens": local_tokens}
 
         def model(values: dict[str, float]) -> Floats:
-            return predict(MoeParameters(**values, **tiles), prepared, format, hardware)[0]
+            return predict(MoeParameters(**values, **fixed), prepared, format, hardware)[0]
 
         begin = [replace(p, start=start.get(p.name, p.start)) for p in fitted]
         return fit_log_time(model, begin, chosen.seconds, max_evaluations=evaluations)
@@ -240,53 +243,67 @@ def fit_rows(rows: Rows, format: str, hardware: Hardware) -> tuple[dict[str, flo
     short = {menu: search(_SHORT_ROWS, 30, menu, {}) for menu in _MENUS}
     menu = min(short, key=lambda m: short[m].cost)
     found = search(_FIT_ROWS, 40, menu, short[menu].values)
-    return {**found.values, "tile_rows_min": menu[0], "tile_rows_max": menu[1]}, found.standard_errors
+    fixed = {"tile_rows_min": menu[0], "tile_rows_max": menu[1]}
+    return {**found.values, **fixed, **({"local_tokens": 1.0} if local_tokens else {})}, found.standard_errors
 
 
 def fit(tables: MeasuredTables) -> list[FamilyResult]:
     """Fit every MoE kernel of the stack."""
     results: list[FamilyResult] = []
-    for kernel in KERNELS.get(tables.stack, ()):
-        table = read_table(tables, kernel)
-        rows = read_rows(table[0], kernel, tables.stack) if table else None
-        if table is None or rows is None or rows.take(~rows.held).seconds.size < 20 * len(_FIT):
-            continue
+    for name, rows, source in every_kernel(tables):
         seen, unseen = rows.take(~rows.held), rows.take(rows.held)
-        values, spread = fit_rows(seen, kernel.format, tables.hardware)
+        if seen.seconds.size < 5 * len(_FIT):
+            continue
+        format, _, variant = name.partition(":")
+        local = float(variant in DATA_PARALLEL)
+        values, spread = fit_rows(seen, format, tables.hardware, local_tokens=local)
         parameters = MoeParameters(**values)
         figures = [
-            errors(predict(parameters, prepare(part), kernel.format, tables.hardware)[0], part.seconds)
-            if part.seconds.size
-            else {}
+            errors(predict(parameters, prepare(part), format, tables.hardware)[0], part.seconds) if part.seconds.size else {}
             for part in (seen, unseen)
         ]
         c = seen.columns
         results.append(
             FamilyResult(
                 family="moe",
-                format=kernel.name,
-                parameters={name: float(f"{value:.6g}") for name, value in values.items()},
-                source=f"aiconfigurator-core moe/{tables.stack}/{table[1]}/moe_perf.parquet, kernel_source containing "
-                + " or ".join(kernel.sources),
-                standard_errors={name: float(f"{value:.3g}") for name, value in spread.items()},
+                format=name,
+                parameters={key: float(f"{value:.6g}") for key, value in values.items()},
+                source=source,
+                standard_errors={key: float(f"{value:.3g}") for key, value in spread.items()},
                 fit=figures[0],
                 held_out=figures[1],
-                valid={name: (float(c[name].min()), float(c[name].max())) for name in c},
-                note="; ".join(f"{count} rows {reason}" for reason, count in rows.excluded.items()),
+                valid={key: (float(c[key].min()), float(c[key].max())) for key in c},
+                note=_note(rows),
             )
         )
     return results
 
 
-def validate(tables: MeasuredTables, profile: KernelProfile) -> list[ValidationRow]:
-    """Error on the held-out groups, beside the pure roofline and the three-number fit."""
-    lines: list[ValidationRow] = []
+def every_kernel(tables: MeasuredTables) -> list[tuple[str, Rows, str]]:
+    """(profile entry, cleaned rows, source) of every kernel the tables hold for the stack."""
+    from .moe_data_parallel import read_data_parallel
+
+    found = []
     for kernel in KERNELS.get(tables.stack, ()):
         table = read_table(tables, kernel)
         rows = read_rows(table[0], kernel, tables.stack) if table else None
-        if rows is None or not rows.held.any() or kernel.name not in profile.families.get("moe", {}):
+        if table is not None and rows is not None:
+            source = f"aiconfigurator-core moe/{tables.stack}/{table[1]}/moe_perf.parquet, kernel_source containing "
+            found.append((kernel.name, rows, source + " or ".join(kernel.sources)))
+    return [*found, *read_data_parallel(tables)]
+
+
+def _note(rows: Rows) -> str:
+    return "; ".join(f"{count} rows {reason}" for reason, count in rows.excluded.items() if count)
+
+
+def validate(tables: MeasuredTables, profile: KernelProfile) -> list[ValidationRow]:
+    """Error on the held-out groups, beside the pure roofline and the three-number fit."""
+    lines: list[ValidationRow] = []
+    for entry, rows, _ in every_kernel(tables):
+        if not rows.held.any() or entry not in profile.families.get("moe", {}):
             continue
-        name, _, variant = kernel.name.partition(":")
+        name, _, variant = entry.partition(":")
         prepared = prepare(rows)
         ours = predict(moe_parameters(profile, name, variant or None), prepared, name, profile.hardware)[0]
         ideal = predict(MoeParameters(), prepared, name, profile.hardware, warm_l2=False)
@@ -296,7 +313,7 @@ def validate(tables: MeasuredTables, profile: KernelProfile) -> list[ValidationR
         lines.append(
             ValidationRow(
                 family="moe",
-                format=kernel.name,
+                format=entry,
                 stack=tables.stack,
                 n=int(figures["rows"]),
                 median=figures["median"],
@@ -307,7 +324,7 @@ def validate(tables: MeasuredTables, profile: KernelProfile) -> list[ValidationR
                 three_number_median=errors(three[held], measured)["median"],
                 excluded=sum(rows.excluded.values()),
                 hardware=profile.hardware.name,
-                note="; ".join(f"{count} rows {reason}" for reason, count in rows.excluded.items()),
+                note=_note(rows),
             )
         )
     return lines

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 MAX_REGIMES = 4
+_NOISE = 0.01  # relative repeatability of the tables, below which more regimes explain nothing
+_SOFT, _REWEIGHTINGS = 0.05, 4
 _MIN_SIZES = 3  # distinct message sizes in one regime
 
 
@@ -53,30 +55,55 @@ def fit_segments(size: Floats, seconds: Floats, ideal_seconds_per_byte: float) -
                     step[j] = total, (*best[-1][i][1], i)
         best.append(step)
     ranked = [
-        (size.size * np.log(b[count][0] / size.size + 1e-5) + (3 * r - 1) * np.log(size.size), b[count][1])
+        (size.size * np.log(b[count][0] / size.size + _NOISE**2) + (3 * r - 1) * np.log(size.size), b[count][1])
         for r, b in enumerate(best)
         if r and count in b
     ]
     starts = min(ranked)[1]
-    found = []
+    found: list[Segment] = []
+    slope_before = 0.0
     for i, j in zip(starts, (*starts[1:], count), strict=True):
         latency, slope, _ = lines[i, j]
-        knee = 0.0 if i == 0 else float(np.sqrt(size[edges[i]] * size[edges[i] - 1]))
+        knee = 0.0
+        if found:
+            knee = _knee(float(size[edges[i] - 1]), float(size[edges[i]]), found[-1].latency, slope_before, latency, slope)
         found.append(Segment(knee, latency, ideal_seconds_per_byte / slope))
+        slope_before = slope
     return found
 
 
+def _knee(last: float, first: float, latency: float, slope: float, next_latency: float, next_slope: float) -> float:
+    """Where one regime gives way: the lines' crossing if it lies between the sizes, else halfway (in log) for a jump."""
+    if slope > next_slope:
+        crossing = (next_latency - latency) / (slope - next_slope)
+        if last <= crossing <= first:
+            return crossing
+        if crossing < last:
+            return last
+    return float(np.sqrt(last * first))
+
+
 def _line(size: Floats, seconds: Floats, least_slope: float) -> tuple[float, float, float]:
-    """Latency >= 0 and slope >= ``least_slope`` of the least relative squares; cost in squared log error."""
+    """Latency > 0 and slope >= ``least_slope`` of the least relative deviations (reweighted squares); their cost."""
     weight = 1 / seconds
+    for _ in range(_REWEIGHTINGS):
+        latency, slope = _weighted_line(size, seconds, weight, least_slope)
+        deviation = np.abs(np.log((latency + slope * size) / seconds))
+        weight = 1 / (seconds * np.sqrt(np.maximum(deviation, 2 * _NOISE)))
+    # soft-L1 on log time: a single bad row must not buy a regime of its own
+    loss = 2 * _SOFT**2 * (np.sqrt(1 + (deviation / _SOFT) ** 2) - 1)
+    return latency, slope, float(np.sum(loss))
+
+
+def _weighted_line(size: Floats, seconds: Floats, weight: Floats, least_slope: float) -> tuple[float, float]:
     design = np.stack([weight, size * weight], 1)
-    solution, *_ = np.linalg.lstsq(design / np.linalg.norm(design, axis=0), np.ones(size.size), rcond=None)
-    latency, slope = solution / np.linalg.norm(design, axis=0)
+    scale = np.linalg.norm(design, axis=0)
+    solution, *_ = np.linalg.lstsq(design / scale, seconds * weight, rcond=None)
+    latency, slope = (float(x) for x in solution / scale)
+    square = weight**2
     if slope < least_slope:
         slope = least_slope
-        latency = float(np.sum(weight * (1 - slope * size * weight)) / np.sum(weight**2))
+        latency = float(np.sum(square * (seconds - slope * size)) / np.sum(square))
     if latency < 0:
-        latency = 0.0
-        slope = max(float(np.sum(size * weight) / np.sum((size * weight) ** 2)), least_slope)
-    latency = max(float(latency), 1e-9)
-    return latency, float(slope), float(np.sum(np.log((latency + slope * size) * weight) ** 2))
+        slope = max(float(np.sum(square * size * seconds) / np.sum(square * size**2)), least_slope)
+    return max(latency, 1e-9), slope
