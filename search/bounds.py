@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,7 +144,8 @@ def permissive(batch: ArchitectureBatch, layouts: LayoutBatch, rules: Rules, *, 
     """The designs with an FFN (and a depth) that every layout divides: what remains is the attention side's say."""
     width = rules.min_shard * math.lcm(*np.unique(layouts.tpf).tolist())
     experts = math.lcm(*np.unique(layouts.ep).tolist())
-    changes = {name: np.full(len(batch), width, dtype=np.int64) for name in ("intermediate_size", "moe_intermediate_size")}
+    widths = np.full(len(batch), width, dtype=np.int64)
+    changes: dict[str, Any] = {"intermediate_size": widths, "moe_intermediate_size": widths}
     if batch.kind.moe:
         changes["num_experts"] = np.full(len(batch), experts, dtype=np.int64)
     if any_depth:

@@ -95,9 +95,9 @@ def _check(problem: SearchProblem) -> None:
         raise InvalidValueError('a certificate needs layout_mode="sweep"; suggested layouts are not bounded')
     free = [o.name for o in problem.objectives if not o.bounded]
     if free:
-        raise InvalidValueError(f"objective '{free[0]}' has no optimistic bound, so nothing can be proven; remove it for --certify")
+        raise InvalidValueError(f"objective '{free[0]}' has no optimistic bound, so nothing can be proven; leave it out")
     if len(problem.objectives) > 3:
-        raise InvalidValueError(f"a certificate states a hypervolume, which needs at most three objectives, got {len(problem.objectives)}")
+        raise InvalidValueError(f"a certificate states a hypervolume: at most three objectives, got {len(problem.objectives)}")
 
 
 class _Proof:

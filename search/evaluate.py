@@ -48,9 +48,9 @@ class Priced:
     @property
     def legal(self) -> BoolArray:
         """No constraint violated and no function failed, ``(n,)``."""
-        ok = ~np.isnan(self.objectives).any(axis=1)
+        ok = np.asarray(~np.isnan(self.objectives).any(axis=1))
         for value in self.violations.values():
-            ok &= value <= 0
+            ok = ok & (value <= 0)
         return ok
 
     def take(self, index: BoolArray | IntArray) -> Priced:
@@ -138,7 +138,7 @@ def _price(problem: SearchProblem, space: int, batch: ArchitectureBatch, block: 
         layout,
         concurrency,
         violations,
-        np.asarray(equal_quality(batch, problem.reference), dtype=np.bool_),
+        np.asarray(equal_quality(batch, problem.reference, train_tokens=problem.train_tokens), dtype=np.bool_),
         tuple(errors),
     )
 
@@ -151,11 +151,11 @@ def _context(
 
     setup = problem.setup if formats == problem.setup.formats else problem.setup.with_(formats=formats)
     room = setup.limits(batch, allowed)
-    fits = (room >= 1).any(axis=1)
+    fits = np.asarray(np.any(room >= 1, axis=1))
     empty = np.zeros((len(batch), 0))
     if problem.rates:
         table = throughput_at_rates(batch, setup, np.array(problem.rates), allowed=allowed)
-        throughput, layout, concurrency = table.tokens_per_second_per_gpu, table.layout_index, table.concurrency
+        throughput, layout, concurrency = table.tokens_per_second_per_gpu, table.layout_index.astype(np.int64), table.concurrency
     else:
         throughput, layout, concurrency = empty, empty.astype(np.int64), empty
     point = None

@@ -31,8 +31,8 @@ class Mode(Protocol):
         """The nearest legal, unpriced candidate of each suggestion (fewer, when none is left near)."""
         ...
 
-    def place(self, space: IntArray, values: NDArray[np.float64]) -> Candidates:
-        """Candidates for seed architectures given by named values."""
+    def place(self, ids: IntArray) -> Candidates:
+        """Candidates for seed architectures, none of them priced yet."""
         ...
 
     def neighbours(self, members: Candidates, *, wide: bool) -> Candidates:
@@ -56,16 +56,20 @@ class Sweep:
         self.taken = np.zeros(len(self.problem.table), dtype=np.bool_)
 
     def distributions(self) -> dict[str, BaseDistribution]:
+        """Named parameters of the study."""
         return distributions(self.problem.table)
 
     def project(self, params: Sequence[Mapping[str, Any]]) -> Candidates:
-        return self.place(*suggestions(self.problem.table, params))
-
-    def place(self, space: IntArray, values: NDArray[np.float64]) -> Candidates:
-        ids = self.problem.projector.nearest(space, values, taken=self.taken)
+        """Nearest legal candidates that were never given out."""
+        ids = self.problem.projector.nearest(*suggestions(self.problem.table, params), taken=self.taken)
         return self._give(ids[ids >= 0])
 
+    def place(self, ids: IntArray) -> Candidates:
+        """Seed candidates that were never given out."""
+        return self._give(ids[~self.taken[ids]])
+
     def neighbours(self, members: Candidates, *, wide: bool) -> Candidates:
+        """Legal neighbours that were never given out."""
         size = {} if wide else {"nearest": 8, "per_step": 1}
         found = self.problem.projector.neighbours(members.ids, **size) if len(members) else members.ids
         return self._give(found[~self.taken[found]])
@@ -76,6 +80,7 @@ class Sweep:
 
     @property
     def left(self) -> int:
+        """Candidates not yet given out."""
         return int(len(self.taken) - np.count_nonzero(self.taken))
 
 
@@ -87,14 +92,16 @@ class Suggest:
     seen: set[tuple[int, int, float]] = field(default_factory=set)
 
     def distributions(self) -> dict[str, BaseDistribution]:
+        """Named parameters of the study."""
         return {**distributions(self.problem.table), **points.layout_distributions(self.problem.setup)}
 
     def project(self, params: Sequence[Mapping[str, Any]]) -> Candidates:
+        """Nearest legal candidates that were never given out."""
         ids = self.problem.projector.nearest(*suggestions(self.problem.table, params))
         return points.project_points(self.problem, ids, params, self.seen)
 
-    def place(self, space: IntArray, values: NDArray[np.float64]) -> Candidates:
-        ids = self.problem.projector.nearest(space, values)
+    def place(self, ids: IntArray) -> Candidates:
+        """Seed candidates that were never given out."""
         room = points.layout_room(self.problem, ids)
         grid, gpus = np.array(self.problem.setup.concurrency), self.problem.setup.layouts.gpus
         found = []
@@ -108,6 +115,7 @@ class Suggest:
         return points.make_points(self.problem, fresh)
 
     def neighbours(self, members: Candidates, *, wide: bool) -> Candidates:
+        """Legal neighbours that were never given out."""
         return points.neighbour_points(self.problem, members, self.seen)
 
     @property

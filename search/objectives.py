@@ -89,9 +89,11 @@ class ThroughputAt(Objective):
 
     @property
     def rates(self) -> tuple[float, ...]:
+        """User rates the objective reads, tokens/s/user."""
         return (self.rate,)
 
     def values(self, context: Context) -> tuple[FloatArray, list[str]]:
+        """The objective of each design, ``(A,)``."""
         return context.at(self.rate), []
 
 
@@ -106,9 +108,11 @@ class FrontierArea(Objective):
 
     @property
     def rates(self) -> tuple[float, ...]:
+        """User rates the objective reads, tokens/s/user."""
         return self.area_rates
 
     def values(self, context: Context) -> tuple[FloatArray, list[str]]:
+        """The objective of each design, ``(A,)``."""
         from ..costmodel.serving import frontier_area
 
         at = [int(np.argmin(np.abs(context.rates - rate))) for rate in self.area_rates]
@@ -127,12 +131,15 @@ class QualityGain(Objective):
 
     @property
     def reference_point(self) -> float:
+        """Its coordinate of the hypervolume's reference point."""
         return -5.0
 
     def scale(self, reference_value: float) -> float:
+        """Its unit in the hypervolume."""
         return 0.01
 
     def values(self, context: Context) -> tuple[FloatArray, list[str]]:
+        """The objective of each design, ``(A,)``."""
         own = predicted_loss(context.batch, context.train_tokens)
         reference = predicted_loss(ArchitectureBatch.from_architectures([context.reference]), context.train_tokens)
         return np.asarray(reference[0] - own, dtype=np.float64), []
@@ -145,6 +152,7 @@ class PointThroughput(Objective):
     name: str = "tokens_per_second_per_gpu"
 
     def values(self, context: Context) -> tuple[FloatArray, list[str]]:
+        """The objective of each design, ``(A,)``."""
         return _point(context)[:, 0], []
 
 
@@ -155,6 +163,7 @@ class PointInteractivity(Objective):
     name: str = "tokens_per_second_per_user"
 
     def values(self, context: Context) -> tuple[FloatArray, list[str]]:
+        """The objective of each design, ``(A,)``."""
         return _point(context)[:, 1], []
 
 
@@ -182,9 +191,11 @@ class UserObjective(Objective):
 
     def __post_init__(self) -> None:
         if not self.name or not callable(self.function):
-            raise InvalidValueError(f"a user objective needs a name and a callable, got {self.name!r:.60} and {self.function!r:.60}")
+            got = f"{self.name!r:.60} and {self.function!r:.60}"
+            raise InvalidValueError(f"a user objective needs a name and a callable, got {got}")
 
     def values(self, context: Context) -> tuple[FloatArray, list[str]]:
+        """The objective of each design, ``(A,)``."""
         out = np.full(len(context.batch), np.nan)
         errors = [""] * len(context.batch)
         for i in range(len(context.batch)):

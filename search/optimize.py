@@ -18,8 +18,9 @@ from .outcome import Callback, Recorder, Run, SearchOutcome
 from .polish import NeighbourQueue, polish
 from .problem import SearchProblem
 from .sampler import Proposer, check_sampler
-from .seeds import seed_suggestions
+from .seeds import seed_ids
 
+SEED_DIVISOR = 4  # seeds take at most this part of the trials (one generation at least)
 MAX_TRIALS = 10_000_000
 
 
@@ -109,7 +110,7 @@ def _sample(run: Run, mode: Mode, queue: NeighbourQueue, trials: int, seed: int,
     proposer = Proposer(options.sampler, run.distributions, len(run.problem.objectives), seed, options.population)
     for phase, count in _plan(run, trials, options):
         if phase == "seed":
-            candidates = mode.place(*seed_suggestions(run.problem))
+            candidates = mode.place(seed_ids(run.problem, count))
             candidates = candidates.take(np.arange(min(len(candidates), count)))
             sources = ["seed"] * len(candidates)
         else:
@@ -128,7 +129,7 @@ def _sample(run: Run, mode: Mode, queue: NeighbourQueue, trials: int, seed: int,
 def _plan(run: Run, trials: int, options: SearchOptions) -> Iterator[tuple[str, int]]:
     """Phases and their sizes until the trials are spent; a generation that yields nothing twice ends the search."""
     if options.seeds:
-        yield "seed", trials
+        yield "seed", max(1, min(trials, max(trials // SEED_DIVISOR, options.population)))
     idle = 0
     while run.count < trials and idle < 3:
         before = run.count

@@ -175,9 +175,10 @@ class Run:
     def at(self, positions: IntArray) -> Candidates:
         """Candidates at positions in trial order."""
         ends = np.cumsum([len(p) for p in self.parts])
-        part = np.searchsorted(ends, positions, side="right")
-        pieces = [self.parts[p].take(np.array([i - (ends[p] - len(self.parts[p]))])) for p, i in zip(part, positions, strict=True)]
-        return Candidates.concatenate(pieces)
+        starts = ends - [len(p) for p in self.parts]
+        part = np.searchsorted(ends, positions, side="right").tolist()
+        rows = [self.parts[p].take([i - int(starts[p])]) for p, i in zip(part, positions.tolist(), strict=True)]
+        return Candidates.concatenate(rows)
 
     def outcome(self) -> SearchOutcome:
         """Close the run."""

@@ -117,22 +117,23 @@ def dominated_by(values: ArrayLike, front: ArrayLike, *, strict: bool = False) -
     for start in range(0, len(points), step):
         block = points[start : start + step, None, :]
         if strict:
-            out[start : start + step] = (edge > block).all(axis=2).any(axis=1)
+            beats = np.all(edge > block, axis=2)
         else:
-            out[start : start + step] = ((edge >= block).all(axis=2) & (edge > block).any(axis=2)).any(axis=1)
+            beats = np.all(edge >= block, axis=2) & np.any(edge > block, axis=2)
+        out[start : start + step] = np.any(beats, axis=1)
     return out
 
 
 def _dominated_by_2d(points: FloatArray, edge: FloatArray, strict: bool) -> NDArray[np.bool_]:
     edge = np.unique(edge, axis=0)  # first objective rising, so the second falls
-    side = "right" if strict else "left"
-    at = np.searchsorted(edge[:, 0], points[:, 0], side=side)  # first front row with x > p.x (strict) or >= p.x
+    # first front row with x > p.x (strict) or x >= p.x
+    at = np.searchsorted(edge[:, 0], points[:, 0], side="right" if strict else "left")
     inside = at < len(edge)
     row = edge[np.minimum(at, len(edge) - 1)]
     if strict:
-        return inside & (row[:, 1] > points[:, 1])
+        return np.asarray(inside & (row[:, 1] > points[:, 1]))
     better = (row[:, 0] >= points[:, 0]) & (row[:, 1] >= points[:, 1])
-    return inside & better & (row != points).any(axis=1)
+    return np.asarray(inside & better & np.any(row != points, axis=1))
 
 
 def hypervolume(values: ArrayLike, reference_point: ArrayLike) -> float:
@@ -155,7 +156,7 @@ def hypervolume(values: ArrayLike, reference_point: ArrayLike) -> float:
     points = _as_points(values)
     reference = np.asarray(reference_point, dtype=np.float64)
     if reference.shape != (points.shape[1],):
-        raise InvalidValueError(f"the reference point needs one value per objective ({points.shape[1]}), got shape {reference.shape}")
+        raise InvalidValueError(f"the reference point needs one value per objective: {points.shape[1]}, got {reference.shape}")
     if points.shape[1] > 3:
         raise InvalidValueError(f"hypervolume is exact for one to three objectives, got {points.shape[1]}")
     points = points[(points > reference).all(axis=1)] - reference

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Point = tuple[int, int, float]  # design id, layout index, sequences in flight
 FACTORS = ("gpus", "tpa", "kvp", "ep", "pp")  # named layout parameters; dpa and tpf follow from them
 CONCURRENCY = "concurrency"
 
@@ -51,7 +52,8 @@ def price_points(
     Returns:
         figures ``(A, 2)``, 0 where the point does not fit, and whether it fits, ``(A,)``.
     """
-    from ..costmodel.serving import deployed, price_points as price
+    from ..costmodel.serving import deployed
+    from ..costmodel.serving import price_points as price
 
     fits = (room[np.arange(len(batch)), layout] >= concurrency) & (concurrency > 0)
     out = np.zeros((len(batch), 2))
@@ -60,10 +62,12 @@ def price_points(
         loads, column = np.unique(concurrency[where], return_inverse=True)
         one = replace(setup, layouts=setup.layouts.take([index]), concurrency=tuple(loads.tolist()))
         part = batch.take(where)
-        itl = price(part, one)[np.arange(len(where)), 0, column]
+        itl, held = price(part, one)
+        at = np.arange(len(where)), 0, column
+        seconds = (itl if held is None else held)[at]  # a place is held longer than a token takes where prefill shares steps
         gpus = float(setup.layouts.gpus[index])
-        out[where, 0] = deployed(part, one, (concurrency[where] / (itl * gpus))[:, None])[:, 0]
-        out[where, 1] = 1.0 / itl
+        out[where, 0] = deployed(part, one, (concurrency[where] / (seconds * gpus))[:, None])[:, 0]
+        out[where, 1] = 1.0 / itl[at]
     return out, fits
 
 
@@ -72,7 +76,9 @@ def _layout_coordinates(values: Mapping[str, Any]) -> FloatArray:
     return np.stack([np.log2(np.asarray(values[name], dtype=np.float64)) for name in FACTORS], axis=1)
 
 
-def project_points(problem: SearchProblem, ids: IntArray, params: Sequence[Mapping[str, Any]], seen: set[tuple[int, int, float]]) -> Candidates:
+def project_points(
+    problem: SearchProblem, ids: IntArray, params: Sequence[Mapping[str, Any]], seen: set[Point]
+) -> Candidates:
     """The nearest allowed layout and grid concurrency of each suggestion that has not been priced before.
 
     Args:
@@ -88,7 +94,7 @@ def project_points(problem: SearchProblem, ids: IntArray, params: Sequence[Mappi
     room = layout_room(problem, ids[rows])
     wanted = _layout_coordinates({name: [params[i][name] for i in rows] for name in FACTORS}) if rows else own[:0]
     loads = np.array([params[i][CONCURRENCY] for i in rows])
-    found: list[tuple[int, int, float]] = []
+    found: list[Point] = []
     for k, i in enumerate(rows):
         order = np.lexsort((np.arange(len(own)), np.round(((own - wanted[k]) ** 2).sum(axis=1), 9)))
         order = order[room[k, order] >= grid[0]][:8]
@@ -103,7 +109,7 @@ def project_points(problem: SearchProblem, ids: IntArray, params: Sequence[Mappi
     return make_points(problem, found)
 
 
-def make_points(problem: SearchProblem, points: Sequence[tuple[int, int, float]]) -> Candidates:
+def make_points(problem: SearchProblem, points: Sequence[Point]) -> Candidates:
     """Candidates of (id, layout, concurrency) points."""
     base = problem.table.candidates(np.array([p[0] for p in points], dtype=np.int64))
     return replace(
@@ -122,15 +128,17 @@ def layout_room(problem: SearchProblem, ids: IntArray) -> FloatArray:
     return room
 
 
-def neighbour_points(problem: SearchProblem, members: Candidates, seen: set[tuple[int, int, float]]) -> Candidates:
+def neighbour_points(problem: SearchProblem, members: Candidates, seen: set[Point]) -> Candidates:
     """Unpriced neighbours of operating points: every layout at the member's load and one grid step beside it, and the
-    nearest architectures at the member's own layout and load; extends ``seen``."""
+    nearest architectures at the member's own layout and load; extends ``seen``.
+    """
     if members.layout is None or members.concurrency is None or not len(members):
         return make_points(problem, [])
     grid = list(problem.setup.concurrency)
     room = layout_room(problem, members.ids)
-    points: list[tuple[int, int, float]] = []
-    for k, (design, own, load) in enumerate(zip(members.ids.tolist(), members.layout.tolist(), members.concurrency.tolist(), strict=True)):
+    points: list[Point] = []
+    rows = zip(members.ids.tolist(), members.layout.tolist(), members.concurrency.tolist(), strict=True)
+    for k, (design, own, load) in enumerate(rows):
         at = grid.index(load)
         loads = grid[max(0, at - 1) : at + 2]
         points += [(design, p, c) for p in range(room.shape[1]) for c in loads if room[k, p] >= c]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copyreg
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..constraints.budget import Budget
+from ..constraints.equal_quality import equal_quality
 from ..constraints.rules import Rules
 from ..constraints.space import DesignSpace
 from ..costmodel import Architecture, InvalidValueError
@@ -21,8 +24,18 @@ if TYPE_CHECKING:
     from ..costmodel.serving import ServingSetup
 
 FloatArray = NDArray[np.float64]
+_ROWS = 20_000  # designs judged at a time
 LAYOUT_MODES = ("sweep", "suggest")
 TRAIN_TOKENS = 15e12  # default D of the quality laws (study key train_tokens)
+
+
+def read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    """A read-only view; what a pickled one is rebuilt with."""
+    return MappingProxyType(values)
+
+
+# Read-only mappings of spaces, rules and profiles travel to worker processes as the dicts they wrap.
+copyreg.pickle(MappingProxyType, lambda proxy: (read_only, (dict(proxy),)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +86,16 @@ class SearchProblem:
     def projector(self) -> Projector:
         """Nearest-design queries on :attr:`table`."""
         return Projector(self.table)
+
+    @cached_property
+    def equal_quality_ids(self) -> NDArray[np.int64]:
+        """Table rows at equal quality with the reference model, ascending."""
+        found = []
+        for start in range(0, len(self.table), _ROWS):
+            block = self.table.candidates(np.arange(start, min(start + _ROWS, len(self.table))))
+            for positions, _, batch in block.batches(self.spaces):
+                found.append(block.ids[positions[equal_quality(batch, self.reference, train_tokens=self.train_tokens)]])
+        return np.sort(np.concatenate(found))
 
     @cached_property
     def rates(self) -> tuple[float, ...]:

@@ -71,7 +71,7 @@ def make_trials(
     params = _parameters(problem, candidates, distributions)
     attributes = _attributes(problem, candidates)
     trials: list[FrozenTrial] = []
-    failed = np.isnan(priced.objectives).any(axis=1).tolist()
+    failed: list[bool] = list(np.any(np.isnan(priced.objectives), axis=1))
     violations = {name: value.tolist() for name, value in priced.violations.items()}
     values, equal = priced.objectives.tolist(), priced.equal_quality.tolist()
     for i in range(len(candidates)):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
+    from optuna.samplers._ga import BaseGASampler
     from optuna.trial import FrozenTrial
 
 GENETIC = ("nsgaii", "nsgaii-polynomial", "nsgaii-sbx", "nsgaiii")
@@ -137,7 +138,8 @@ class Proposer:
             study.add_trial(_light_copy(trial, {key: 0}))
         asked = self._ask(study, count)
         if len(pool) >= population and count:
-            self._parents = [pool[t.number] for t in sampler.get_parent_population(study, 1)]
+            parents = cast("BaseGASampler", sampler).get_parent_population(study, 1)
+            self._parents = [pool[t.number] for t in parents]
         else:
             self._parents = pool
         self._fresh = []

@@ -12,6 +12,7 @@ from .problem import SearchProblem
 from .space import DesignTable
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 LADDER = 8  # rungs of the aspect-ratio ladder
 
 
@@ -48,27 +49,33 @@ def _rows(table: DesignTable, shapes: Iterable[dict[str, float]]) -> FloatArray:
     return np.array(rows, dtype=np.float64).reshape(len(rows), len(table.names))
 
 
-def seed_suggestions(problem: SearchProblem) -> tuple[NDArray[np.int64], FloatArray]:
-    """Suggestions for the first generation: space index ``(n,)`` and named values ``(n, D)``, to be projected.
+def seed_ids(problem: SearchProblem, limit: int) -> IntArray:
+    """Designs of the first generation, in order and without repeats, at most ``limit``.
 
-    In order, for every space: the reference model; a ladder that trades width against depth at constant H²·L from the
-    narrowest to the widest lattice value; the known models of the same class (dense or MoE), scaled to the budget.
+    For every space the legal designs nearest to: the reference model; a ladder that trades width against depth at
+    constant H²·L from the narrowest to the widest lattice value; the known models of the same class (dense or MoE),
+    scaled to the budget. After them, for at most half of ``limit``, designs at equal quality with the reference model,
+    spread evenly over all there are: they are rare in wide studies, and half of the answer is about them.
     """
     table, reference = problem.table, problem.reference
     moe = any(s.kind.moe for s in problem.spaces)
     shapes = [scaled(reference, problem.budget.total_params)]
     low, high = table.bounds("hidden_size") if "hidden_size" in table.names else (0, 0)
-    if high:
-        base = shapes[0]
-        for width in np.geomspace(low, high, LADDER):
-            ratio = float(width) / base["hidden_size"]
-            depth = base["num_hidden_layers"] / ratio**2
-            grow = {n: base[n] * ratio for n in ("hidden_size", "num_attention_heads", "intermediate_size", "moe_intermediate_size")}
-            shapes.append({**base, **grow, "num_hidden_layers": depth})
+    base = shapes[0]
+    grows = ("hidden_size", "num_attention_heads", "intermediate_size", "moe_intermediate_size")
+    for width in np.geomspace(low, high, LADDER) if high else ():
+        ratio = float(width) / base["hidden_size"]
+        shapes.append({**base, **{n: base[n] * ratio for n in grows}, "num_hidden_layers": base["num_hidden_layers"] / ratio**2})
     shapes += [scaled(m, problem.budget.total_params) for m in known_models() if (m.num_experts > 0) == moe]
-    values = _rows(table, shapes)
-    spaces = len(problem.spaces)
-    return np.tile(np.arange(spaces), len(values)), np.repeat(values, spaces, axis=0)
+    values, spaces = _rows(table, shapes), len(problem.spaces)
+    nearest = problem.projector.nearest(np.tile(np.arange(spaces), len(values)), np.repeat(values, spaces, axis=0))
+    equal = problem.equal_quality_ids
+    if len(equal):
+        spread = np.linspace(0, len(equal) - 1, min(limit // 2, len(equal)))
+        equal = equal[np.unique(spread.astype(np.int64))]
+    ordered = np.concatenate((nearest[: limit - len(equal)], equal))
+    _, first = np.unique(ordered, return_index=True)
+    return ordered[np.sort(first)][:limit]
 
 
 def known_models() -> list[Architecture]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 FAMILY = "family"  # the study parameter that names the space, where a study has several
+_CHUNK = 20_000  # rows of the join held at a time: they fit the cache
 _MAX_TABLE = 50_000_000  # rows a table may hold (4 B a searched dimension each)
 
 
@@ -150,13 +151,13 @@ def build_table(spaces: Sequence[DesignSpace], budget: Budget, rules: Rules) -> 
         InvalidValueError: two spaces of one name, or more designs than a table holds.
     """
     if len({s.name for s in spaces}) != len(spaces) or not spaces:
-        raise InvalidValueError("a study needs at least one space, and each its own name, got " + ", ".join(s.name for s in spaces))
+        raise InvalidValueError(f"a study needs at least one space, each of its own name, got {[s.name for s in spaces]}")
     names = tuple(dict.fromkeys(name for space in spaces for name in space.dimensions))
     parts: list[NDArray[np.int32]] = []
     starts = [0]
     for space in spaces:
         rows = 0
-        for batch in iter_legal(space, budget, rules):
+        for batch in iter_legal(space, budget, rules, chunk=_CHUNK):
             block = np.zeros((len(batch), len(names)), dtype=np.int32)
             for name, values in space.columns(batch).items():
                 block[:, names.index(name)] = values

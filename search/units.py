@@ -80,7 +80,7 @@ class Unit:
     @cached_property
     def equal(self) -> BoolArray:
         """At equal quality with the reference model, ``(n,)``."""
-        return np.asarray(equal_quality(self.batch, self.problem.reference))
+        return np.asarray(equal_quality(self.batch, self.problem.reference, train_tokens=self.problem.train_tokens))
 
     @cached_property
     def own(self) -> FloatArray:
