@@ -223,9 +223,9 @@ def _shared_experts(f: Fields) -> Shape:
     f.refuse("moe_layer_freq", (1,), "every layer after first_k_dense_replace must hold experts")
     leading = f.integer("first_k_dense_replace", default=0)
     width = f.integer("moe_intermediate_size")
-    shared = f.integer("n_shared_experts", default=0)
+    shared = f.integer("n_shared_experts", "num_shared_experts", default=0)
     return {
-        "num_experts": f.integer("n_routed_experts"),
+        "num_experts": f.integer("n_routed_experts", "num_experts"),
         "num_experts_per_tok": f.integer("num_experts_per_tok"),
         "moe_intermediate_size": width,
         "n_shared_experts": shared,
@@ -255,6 +255,11 @@ def _glm4_moe(f: Fields) -> Shape:
     return shape | {"qkv_bias": f.flag("attention_bias", False), "qk_norm": norm} | _shared_experts(f)
 
 
+def _exaone_moe(f: Fields) -> Shape:
+    shape = _gqa(f, kv=32, head_dim=0) | {"qk_norm": "head"} | _shared_experts(f)
+    return shape | _window(f, shape["num_hidden_layers"], default=4096, count=_all_layers)
+
+
 def _gemma2(f: Fields) -> Shape:
     shape = _gqa(f, kv=4, head_dim=256, tie=True) | _both_biases(f) | {"norms_per_layer": 4}
     window = _window(f, shape["num_hidden_layers"], default=4096, count=_every_other)
@@ -282,6 +287,7 @@ FAMILIES: Mapping[str, Callable[[Fields], Shape]] = MappingProxyType(
         "kimi_k2": _deepseek,
         "gpt_oss": _gpt_oss,
         "glm4_moe": _glm4_moe,
+        "exaone_moe": _exaone_moe,
         "gemma2": _gemma2,
         "gemma3": _gemma3,
         "gemma3_text": _gemma3,

@@ -14,6 +14,7 @@ from typing import Any
 from ...costmodel.architecture import Architecture
 from ...costmodel.errors import InvalidValueError, UnknownKeyError, did_you_mean
 from .hf_deepseek import DEEPSEEK_V3, GLM4_MOE
+from .hf_exaone import EXAONE_MOE
 from .hf_family import Family
 from .hf_gpt_oss import GPT_OSS
 from .hf_llama import LLAMA, MISTRAL
@@ -21,7 +22,7 @@ from .hf_mixtral import MIXTRAL
 from .hf_qwen import QWEN2, QWEN3, QWEN3_MOE
 
 # In the order they are tried: the most widely served family first.
-FAMILIES: tuple[Family, ...] = (LLAMA, QWEN3, QWEN3_MOE, MIXTRAL, DEEPSEEK_V3, GPT_OSS, MISTRAL, QWEN2, GLM4_MOE)
+FAMILIES: tuple[Family, ...] = (LLAMA, QWEN3, QWEN3_MOE, MIXTRAL, DEEPSEEK_V3, GPT_OSS, MISTRAL, QWEN2, GLM4_MOE, EXAONE_MOE)
 _BY_NAME = {family.name: family for family in FAMILIES}
 DEFAULT_MAX_POSITION = 131072
 
@@ -56,7 +57,11 @@ def choose_family(architecture: Architecture) -> str:
         if not reasons:
             return family.name
         refused[family.name] = reasons
-    nearest = min(refused, key=lambda name: len(refused[name]))
+    # the nearest family: experts where the design has them, then the fewest reasons
+    nearest = min(
+        refused,
+        key=lambda name: (bool(architecture.num_experts) == ("num_experts" in get_family(name).needs), len(refused[name])),
+    )
     raise InvalidValueError(
         f"no Hugging Face family expresses this design; the nearest is {nearest}, but {'; '.join(refused[nearest])}. "
         "Change the design, or export it as json (our own file)"

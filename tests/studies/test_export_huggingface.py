@@ -128,6 +128,14 @@ DESIGNS: dict[str, list[dict[str, object]]] = {
         {**_MOE, "n_shared_experts": 1, "tie_word_embeddings": True, "qk_norm": "head"},
         {**_MOE, "first_k_dense_replace": 1, "intermediate_size": 6144, "head_dim": 64},
     ],
+    "exaone_moe": [
+        {**_MOE, "qk_norm": "head", "sliding_window": 1024, "num_sliding_window_layers": 36},
+        {**_MOE, "qk_norm": "head", "sliding_window": 128, "num_sliding_window_layers": 24, "n_shared_experts": 1},
+        {**_MOE, "qk_norm": "head", "sliding_window": 128, "num_sliding_window_layers": 1, "n_shared_experts": 2}
+        | {"first_k_dense_replace": 2, "intermediate_size": 6144},
+        {**_MOE, "qk_norm": "head", "sliding_window": 512, "num_sliding_window_layers": 40, "head_dim": 64},
+        {**_MOE, "qk_norm": "head", "sliding_window": 512, "num_sliding_window_layers": 47, "tie_word_embeddings": True},
+    ],
 }
 CASES = [(family, index) for family, designs in DESIGNS.items() for index in range(len(designs))]
 
