@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..attention_decode import DecodeParameters, DecodeShape, gqa_decode_shape, price_decode
 from ..attention_prefill import PrefillParameters, PrefillShape, gqa_shape, price_prefill
+from ..errors import InvalidValueError
 from ..hardware import Hardware
 from .attention_rows import AttentionRows
 from .fit import FitParameter, LogFit, fit_log_time
@@ -18,6 +19,7 @@ from .report import errors, three_number_prediction
 
 FloatArray = NDArray[np.float64]
 SCALE = 0.05  # log residual at which the loss turns linear: the repeat scatter of the tables (0.5 to 1.5 %, tails 5 to 9 %)
+MINIMUM_ROWS = 60  # about four a number
 QUERY_TILE, WIDE_GROUP, WIDE_TOKEN = 128.0, 16.0, 512.0
 # MMA rows; query heads of the narrow decode block; values of a token's row at which appending gets slow: steps in the tables
 # Bounds keep the laws: shares of a peak <= 1 (exponentials: up to 3 times the exp2 unit, FMA units help), times > 0.
@@ -114,9 +116,14 @@ def per_head_size(
         rows: rows of one format, held-out ones included.
         fit_one: (fit rows of one head size, fixed numbers) -> fit.
         choices: sets of fixed numbers to try; the one with the lowest loss over all head sizes is kept.
+
+    Raises:
+        InvalidValueError: no head size has enough rows.
     """
     size = rows.columns["head_dim"]
-    kept = [float(v) for v in np.unique(size) if int(((size == v) & ~rows.held).sum()) >= 4 * len(PREFILL)]
+    kept = [float(v) for v in np.unique(size) if int(((size == v) & ~rows.held).sum()) >= MINIMUM_ROWS]
+    if not kept:
+        raise InvalidValueError(f"{rows.source}: a fit needs at least {MINIMUM_ROWS} rows of one head size; measure more shapes")
     tried = []
     for fixed in choices:
         found = [fit_one(rows.take((size == value) & ~rows.held), fixed) for value in kept]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..attention_common import math_of
-from ..attention_decode import DecodeParameters
+from ..attention_decode import DecodeParameters, price_decode
 from ..attention_prefill import PrefillParameters, causal_scores, price_prefill
 from ..hardware import Hardware
 from ..mla import mla_decode_cost, mla_decode_shape, mla_prefill_cost, mla_prefill_shape
@@ -24,7 +24,7 @@ from .attention_fit import DECODE, PREFILL, QUERY_TILE, SCALE, bars, fit_decode,
 from .attention_rows import MLA_HELD_OUT_SALT, AttentionRows, check_columns, is_held_out, rows_from
 from .fit import FitParameter, LogFit, fit_log_time
 from .interface import FamilyResult, ValidationRow
-from .mla_modules import module_rows
+from .mla_modules import ModuleRows, module_rows
 from .report import errors
 
 if TYPE_CHECKING:
@@ -38,10 +38,19 @@ BLOCK_TILE, WIDE_HEADS = 16.0, 32.0  # heads of a narrow block; head counts abov
 SAME_KERNEL = {"vllm": "sglang"}  # both call FlashInfer's trtllm-gen MLA kernels; vllm has no kernel table of its own
 INHERITED = {"bf16_kv_bf16": ("bf16_kv_bf16", "bf16_kv_fp8"), "bf16_kv_fp8": ("fp8_kv_fp8",)}  # sglang's key -> vllm's keys
 FIGURES = {"rows": "n", "median": "median", "p90": "p90", "bias": "bias", "spearman": "spearman"}
-SLOPE = (
+PREFILL_SLOPE = (
     FitParameter("math_efficiency", 0.95, 0.2, 1.0),
     FitParameter("exp_efficiency", 3.0, 0.3, 20.0),  # far above 1: exponentials hidden behind the MMA
     FitParameter("droop", 0.05, 1e-3, 0.5),
+)
+DECODE_SLOPE = (
+    "memory_efficiency",
+    "key_seconds",
+    "split_seconds",
+    "partial_seconds",
+    "wide_key_factor",
+    "l2_bytes",
+    "l2_efficiency",
 )
 SKIPPED = ("kv_factor", "token_exponent", "wide_token_seconds", "wave_share")  # not identifiable with one KV stream and head size
 MLA_PREFILL = tuple(p for p in PREFILL if p.name not in SKIPPED)
@@ -110,7 +119,7 @@ def inherited(tables: MeasuredTables, found: list[FamilyResult]) -> list[FamilyR
     for old in found:
         names = INHERITED[old.format] if old.family == "mla_prefill" else (old.format,)
         renamed += [replace(old, format=name, status="inferred", note=note, held_out={}) for name in names]
-    renamed = [refitted(tables, new) if new.family == "mla_prefill" else new for new in renamed]
+    renamed = [refitted(tables, new) for new in renamed]
     rows = {(row.family, row.format): row.as_dict() for row in validate(tables, family_profile(tables, renamed))}
     checked = []
     for new in renamed:
@@ -121,26 +130,41 @@ def inherited(tables: MeasuredTables, found: list[FamilyResult]) -> list[FamilyR
 
 
 def refitted(tables: MeasuredTables, start: FamilyResult) -> FamilyResult:
-    """The slope of this stack's own prefill kernel or version, fitted on what sequence length adds to its modules."""
-    pairs = module_rows(tables, "context")
+    """The slope of this stack's own kernel or version, fitted on what the context adds to its modules."""
+    prefill = start.family == "mla_prefill"
+    slope = PREFILL_SLOPE if prefill else tuple(p for p in MLA_DECODE if p.name in DECODE_SLOPE)
+    pairs = module_rows(tables, "context" if prefill else "generation")
     if pairs is None:
         return start
-    names = np.char.add(np.char.add(pairs.longer.format, "_kv_"), pairs.longer.kv_format)
-    part = pairs.take((names == start.format) & ~pairs.longer.held)
-    if part.longer.seconds.size < 4 * len(SLOPE):
+    part = pairs.take((module_keys(pairs, prefill=prefill) == start.format) & ~pairs.longer.held)
+    if part.longer.seconds.size < 4 * len(slope):
         return start
-    (long, d), (short, _) = prefill_work(part.longer), prefill_work(part.shorter)
+    work = prefill_work if prefill else decode_work
+    shapes, d = [work(rows)[0] for rows in (part.longer, part.shorter)], work(part.longer)[1]
+    hardware, kv_format = tables.hardware, str(part.longer.kv_format[0])
 
     def model(values: dict[str, float]) -> FloatArray:
-        p = PrefillParameters(**{**start.parameters, **values})
-        both = [price_prefill(w, p, tables.hardware, str(part.longer.format[0]), d, clamp=False).seconds for w in (long, short)]
+        numbers = {**start.parameters, **values}
+        if prefill:
+            p, math = PrefillParameters(**numbers), str(part.longer.format[0])
+            both = [price_prefill(shape, p, hardware, math, d, clamp=False).seconds for shape in shapes]
+        else:
+            q = DecodeParameters(**numbers)
+            both = [price_decode(shape, q, hardware, kv_format, d, warm_l2=True)[0] for shape in shapes]
         return part.shorter.seconds + both[0] - both[1]
 
-    fit = fit_log_time(model, SLOPE, part.longer.seconds, scale=SCALE)
+    starts = [replace(p, start=float(start.parameters[p.name])) if not prefill else p for p in slope]
+    fit = fit_log_time(model, starts, part.longer.seconds, scale=SCALE)
     numbers = {name: rounded(value) for name, value in fit.values.items()}
     note = f"{start.note}; {', '.join(numbers)} fitted on modules of {tables.stack}"
     figures = errors(model(fit.values), part.longer.seconds)
     return replace(start, parameters={**start.parameters, **numbers}, note=note, fit=figures)
+
+
+def module_keys(pairs: ModuleRows, *, prefill: bool) -> NDArray[Any]:
+    """The profile key of each module row."""
+    kv = pairs.longer.kv_format
+    return np.char.add(np.char.add(pairs.longer.format, "_kv_"), kv) if prefill else kv
 
 
 def family_profile(tables: MeasuredTables, results: list[FamilyResult]) -> KernelProfile:
@@ -223,7 +247,7 @@ def validate_modules(tables: MeasuredTables, profile: KernelProfile, kind: str, 
     if pairs is None:
         return found
     prefill, hardware = kind == "context", profile.hardware
-    key = np.char.add(np.char.add(pairs.longer.format, "_kv_"), pairs.longer.kv_format) if prefill else pairs.longer.kv_format
+    key = module_keys(pairs, prefill=prefill)
     for name in np.unique(key):
         part = pairs.take(key == name)
         longer, base = part.longer, part.shorter.seconds

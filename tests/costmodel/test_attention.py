@@ -107,7 +107,9 @@ def test_an_idle_gpu_takes_the_best_split() -> None:
     best = (65.536e-6 / splits + each * (splits - 1)).min()
     memory = 65536 * 2 * 64 / 8e12
     expected = np.cbrt(memory**3 + best**3)
-    assert attention_decode_seconds(1, 65536, heads=1, kv_heads=1, head_dim=64, profile=profile) == pytest.approx(expected, rel=1e-6)
+    assert attention_decode_seconds(1, 65536, heads=1, kv_heads=1, head_dim=64, profile=profile) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 def test_a_wide_group_runs_the_slower_block() -> None:
@@ -149,7 +151,9 @@ def test_vector_equals_scalar(profile: str) -> None:
         together = function(batch, tokens, **sizes, profile=profile)
         alone = [float(function(batch[i], tokens[i], **{k: v[i] for k, v in sizes.items()}, profile=profile)) for i in range(40)]
         np.testing.assert_allclose(together, alone, rtol=1e-12)
-    wide = attention_decode_seconds(batch[:, None, None], tokens[:5], **{k: v[:7, None] for k, v in sizes.items()}, profile=profile)
+    wide = attention_decode_seconds(
+        batch[:, None, None], tokens[:5], **{k: v[:7, None] for k, v in sizes.items()}, profile=profile
+    )
     assert wide.shape == (40, 7, 5)
     assert wide[3, 2, 1] == pytest.approx(
         float(attention_decode_seconds(batch[3], tokens[1], **{k: v[2] for k, v in sizes.items()}, profile=profile)), rel=1e-12

@@ -49,7 +49,10 @@ def random_shapes(rng: np.random.Generator, kernel: str) -> Shapes:
 
 
 KERNELS: dict[str, tuple[Callable[..., NDArray[np.float64]], list[dict[str, str]]]] = {
-    "attention_prefill": (attention_prefill_seconds, [{"format": f, "kv_format": k} for f in ("bf16", "fp8") for k in ("bf16", "fp8")]),
+    "attention_prefill": (
+        attention_prefill_seconds,
+        [{"format": f, "kv_format": k} for f in ("bf16", "fp8") for k in ("bf16", "fp8")],
+    ),
     "attention_decode": (attention_decode_seconds, [{"kv_format": "bf16"}, {"kv_format": "fp8"}]),
     "mla_prefill": (mla_prefill_seconds, [{"format": "bf16", "kv_format": "bf16"}, {"format": "bf16", "kv_format": "fp8"}]),
     "mla_decode": (mla_decode_seconds, [{"kv_format": "bf16"}, {"kv_format": "fp8"}]),
@@ -79,7 +82,12 @@ def test_laws(name: str, kernel: str) -> None:
             if kernel == "mla_decode" and axis == "heads":  # the named switch from narrow to wide blocks
                 same = (shapes[axis] <= 32) == (more <= 32)
             fell = same & (larger < seconds * (1 - 1e-9))
-            assert not fell.any(), (axis, {key: value[fell][0] for key, value in shapes.items()}, seconds[fell][0], larger[fell][0])
+            assert not fell.any(), (
+                axis,
+                {key: value[fell][0] for key, value in shapes.items()},
+                seconds[fell][0],
+                larger[fell][0],
+            )
 
 
 @pytest.mark.parametrize("name", PROFILES)
