@@ -25,6 +25,7 @@ from .user_objective import ExternalObjective
 _GQA_ONLY = ("num_key_value_heads", "head_dim")
 _MLA_ONLY = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _WINDOW = ("sliding_window", "sliding_window_period")
+MAX_LAYOUT_ROWS = 200_000  # bound of the enumeration of layouts
 AREA_STEPS = 17  # rates of the frontier area, geometric or even between its bounds
 
 
@@ -111,8 +112,15 @@ def _layouts(spec: StudySpec, *, moe: bool, profile: KernelProfile) -> LayoutBat
             f"layouts.gpus goes to {gpus[-1]}, but the scale-up domain of {profile.hardware.name} has {profile.hardware.scale_up_gpus} GPUs; "
             "lower it, or allow pipeline stages with layouts.max_pp"
         )
+    bound = sum(len(_divisors(g)) ** 2 * (len(_divisors(g)) if moe else 1) * (len(_divisors(g)) if layouts.max_pp > 1 else 1) for g in gpus)
+    if bound > MAX_LAYOUT_ROWS:
+        raise SpecError(f"layouts.gpus {list(gpus)[:8]} may make {bound:,} layouts, more than {MAX_LAYOUT_ROWS:,}; name fewer GPU counts or lower max_pp")
     found = enumerate_layouts(gpus, moe=moe, max_tpa=layouts.max_tpa, max_kvp=layouts.max_kvp, max_pp=layouts.max_pp, max_ep=layouts.max_ep)
     return found.take(found.stage_gpus <= profile.hardware.scale_up_gpus)
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]
 
 
 def _concurrency(spec: StudySpec) -> tuple[float, ...]:
