@@ -79,7 +79,8 @@ class CollectiveParameters:
 
     def knee(self, regime: int, ranks: Array) -> Array:
         """Message size above which ``regime`` (>= 1) rules, B."""
-        return np.exp(self._between(np.log(self.knee_bytes[regime - 1 :: self.regimes - 1]), ranks))
+        logs = np.log(self.knee_bytes[regime - 1 :: self.regimes - 1])
+        return np.exp(self._between(logs, ranks)) * (1 + 1e-12)  # the knee itself belongs to the regime below
 
     def _between(self, values: tuple[float, ...] | Array, ranks: Array) -> Array:
         numbers = np.asarray(values, dtype=np.float64)

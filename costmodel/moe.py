@@ -88,6 +88,7 @@ def moe_cost(
     gated: bool = True,
     load: str | float | Array = "balanced",
     kernel: str | None = None,
+    warm_l2: bool = False,
     profile: str | KernelProfile,
 ) -> MoeCost:
     """Cost of the routed experts of one layer on the slowest rank.
@@ -108,6 +109,7 @@ def moe_cost(
         gated: three matrices (gate, up, down) instead of two.
         load: ``balanced``, ``even``, ``power_law_1.01``, ``power_law_1.2``, or max over mean rank load.
         kernel: kernel of the profile; ``None`` takes its plain entry (see :func:`default_kernel`).
+        warm_l2: weights as a benchmark loop finds them (to validate); serving reads them from HBM.
         profile: kernel profile or its name.
     """
     profile = load_profile(profile)
@@ -115,9 +117,8 @@ def moe_cost(
     values = (tokens, hidden_size, moe_intermediate_size, num_experts, top_k, ep, tp)
     t, h, width, e, k, n, split = (_positive(v, name) for v, name in zip(values, names, strict=True))
     parameters = moe_parameters(profile, format, kernel)
-    parts = moe_parts(
-        parameters, profile.hardware, format, t, h, width / split, e, k, n, rank_load(load, t, n, e, k), gated=gated
-    )
+    shares = rank_load(load, t, n, e, k)
+    parts = moe_parts(parameters, profile.hardware, format, t, h, width / split, e, k, n, shares, gated=gated, warm_l2=warm_l2)
     return MoeCost(*np.broadcast_arrays(*parts))
 
 
@@ -193,6 +194,7 @@ def moe_seconds(
     gated: bool = True,
     load: str | float | Array = "balanced",
     kernel: str | None = None,
+    warm_l2: bool = False,
     profile: str | KernelProfile,
 ) -> Array:
     """Seconds of :func:`moe_cost`."""
@@ -208,6 +210,7 @@ def moe_seconds(
         gated=gated,
         load=load,
         kernel=kernel,
+        warm_l2=warm_l2,
         profile=profile,
     ).seconds
 

@@ -9,10 +9,13 @@ from typing import Any
 from .errors import InvalidValueError, check_keys
 from .profile import KernelProfile
 
-# Kernels that a stack runs when attention is data-parallel and experts are expert-parallel, by format: elsewhere
-# the plain entry of the profile (the fused kernel). Source: measured serving rows; other choices cost up to 12 %
-# median error there (inferred).
-DATA_PARALLEL_KERNELS = {"sglang": {"nvfp4": "cutlass", "fp8_block": "deepgemm"}}
+# Kernels that a stack serves with, by format: (elsewhere, where attention is data-parallel and experts are
+# expert-parallel); None is the plain entry of the profile. trtllm's own table times CUTLASS, but serving runs the
+# fused kernel. Source: measured serving rows; other choices cost up to 12 % median error there (inferred).
+SERVING_KERNELS: dict[str, dict[str, tuple[str | None, str | None]]] = {
+    "trtllm": {"nvfp4": ("fused", "fused")},
+    "sglang": {"nvfp4": (None, "cutlass"), "fp8_block": (None, "deepgemm")},
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,6 @@ def default_kernel(profile: KernelProfile, format: str, *, attention_data_parall
         format: number format of the experts.
         attention_data_parallel: attention is data-parallel while experts are expert-parallel (DEP layouts).
     """
-    if not attention_data_parallel:
-        return None
-    name = DATA_PARALLEL_KERNELS.get(profile.stack, {}).get(format)
+    pair = SERVING_KERNELS.get(profile.stack, {}).get(format, (None, None))
+    name = pair[attention_data_parallel]
     return name if name and f"{format}:{name}" in profile.families.get("moe", {}) else None

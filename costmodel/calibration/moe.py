@@ -63,12 +63,14 @@ class Kernel:
 
 DATA_PARALLEL = ("cutlass", "deepgemm")  # kernels behind an all-to-all: they see their rank's tokens only
 _FUSED = ("flashinfer_trtllm_trtllmfp8expertsmonolithic", "trtllmnvfp4expertsmonolithic", "trtllmbf16experts")
+_TORCH_FLOW = ("moe_torch_flow_cutlass", "moe_torch_flow_nongated")
 KERNELS: Mapping[str, tuple[Kernel, ...]] = {
     "trtllm": (
-        Kernel("nvfp4", "nvfp4", ("moe_torch_flow",)),
+        Kernel("nvfp4", "nvfp4", _TORCH_FLOW),
         Kernel("fp8_block", "fp8_block", ("deepgemm",)),
-        Kernel("fp8", "fp8", ("moe_torch_flow",)),
-        Kernel("bf16", "bfloat16", ("moe_torch_flow",)),
+        Kernel("fp8", "fp8", _TORCH_FLOW),
+        Kernel("bf16", "bfloat16", _TORCH_FLOW),
+        Kernel("nvfp4:fused", "nvfp4", ("min_latency",)),
     ),
     "sglang": (
         Kernel("nvfp4", "nvfp4", ("flashinfer_trtllm",)),
@@ -285,10 +287,14 @@ def every_kernel(tables: MeasuredTables) -> list[tuple[str, Rows, str]]:
 
     found = []
     for kernel in KERNELS.get(tables.stack, ()):
-        table = read_table(tables, kernel)
-        rows = read_rows(table[0], kernel, tables.stack) if table else None
+        stack, table = tables.stack, read_table(tables, kernel)
+        if table is None and kernel.name == "nvfp4:fused":  # the same trtllm-gen kernels, timed under sglang
+            stack, kernel = "sglang", KERNELS["sglang"][0]
+            table = read_table(replace(tables, stack=stack), kernel)
+            kernel = replace(kernel, name="nvfp4:fused")
+        rows = read_rows(table[0], kernel, stack) if table else None
         if table is not None and rows is not None:
-            source = f"aiconfigurator-core moe/{tables.stack}/{table[1]}/moe_perf.parquet, kernel_source containing "
+            source = f"aiconfigurator-core moe/{stack}/{table[1]}/moe_perf.parquet, kernel_source containing "
             found.append((kernel.name, rows, source + " or ".join(kernel.sources)))
     return [*found, *read_data_parallel(tables)]
 

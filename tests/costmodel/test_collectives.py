@@ -1,0 +1,149 @@
+"""Collectives: closed forms of the roofline, regimes, scale-out, expert all-to-all volumes and published figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shapefront.costmodel.collectives import (
+    all_gather_seconds,
+    all_reduce_cost,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    dispatch_bytes_per_token,
+    distinct_remote_ranks,
+    moe_combine_seconds,
+    moe_dispatch_cost,
+    moe_dispatch_seconds,
+    reduce_scatter_seconds,
+    send_seconds,
+)
+from shapefront.costmodel.errors import InvalidValueError, UnknownKeyError
+from shapefront.costmodel.links import CollectiveParameters
+from shapefront.costmodel.profile import KernelProfile, parse_profile
+
+R1: dict[str, Any] = {"hidden_size": 7168, "top_k": 8, "num_experts": 256}
+LINK, OUT = 900e9, 100e9  # GB300: NVLink and ConnectX-8, B/s per GPU
+
+
+def profile_with(family: str, operation: str, parameters: dict[str, Any]) -> KernelProfile:
+    entry = {operation: {"status": "fitted", "source": "test", "parameters": parameters}}
+    return parse_profile({"name": "test", "hardware": "gb300", family: entry}, "test")
+
+
+def test_roofline_all_reduce_takes_the_fastest_algorithm() -> None:
+    # n = 2: one-shot sends S once: S/B. n >= 3: in-switch reduction sends S once, ring would send 2 (n-1)/n S.
+    size = 9e8
+    np.testing.assert_allclose(all_reduce_seconds(size, [1, 2, 4, 72], profile="ideal"), [0, 1e-3, 1e-3, 1e-3])
+
+
+def test_roofline_gather_scatter_exchange() -> None:
+    # (n-1)/n of the bytes travel: 900 MB over 4 ranks = 675 MB / 900 GB/s = 0.75 ms.
+    for seconds in (all_gather_seconds, reduce_scatter_seconds, all_to_all_seconds):
+        np.testing.assert_allclose(seconds(9e8, [1, 2, 4], profile="ideal"), [0, 0.5e-3, 0.75e-3])
+    assert send_seconds(9e8, profile="ideal") == pytest.approx(1e-3)
+    assert send_seconds(1e8, scale_out=True, profile="ideal") == pytest.approx(1e-3)
+
+
+def test_beyond_the_domain_the_scale_out_link_carries_the_rest() -> None:
+    # 144 GPUs = 2 domains of 72. All-reduce: ring inside 2*71/72 S/B, then 2*(1/2)*(S/72)/B_out across.
+    cost = all_reduce_cost(7.2e8, 144, profile="ideal")
+    assert cost.scale_up_seconds == pytest.approx(2 * 71 / 72 * 7.2e8 / LINK)
+    assert cost.scale_out_seconds == pytest.approx(1e7 / OUT)
+    # All-to-all: 72 of 144 peers are outside: half the buffer over the NIC rules.
+    assert all_to_all_seconds(1.44e8, 144, profile="ideal") == pytest.approx(71 * 1e6 / LINK + 72 * 1e6 / OUT)
+
+
+def test_distinct_remote_ranks() -> None:
+    # (EP-1)(1-(1-1/EP)^k): 7 (1-(7/8)^8) = 4.5947; 63 (1-(63/64)^8) = 7.4575; one rank has no peers; k = 1: (EP-1)/EP.
+    np.testing.assert_allclose(distinct_remote_ranks([1, 8, 64], 8), [0, 4.5947, 7.4575], rtol=1e-4)
+    assert distinct_remote_ranks(4, 1) == pytest.approx(0.75)
+    rng = np.random.default_rng(1)  # simulation: 8 choices over 16 ranks, rank 0 is home
+    chosen = rng.integers(0, 16, (20_000, 8))
+    remote = np.mean([np.unique(row[row > 0]).size for row in chosen])
+    assert distinct_remote_ranks(16, 8) == pytest.approx(remote, rel=0.01)
+
+
+def test_dispatch_and_combine_bytes() -> None:
+    # NVFP4 at H = 7168: 7168 * 4.5 / 8 = 4032 B with scales; FP8-block 7168 + 4 * 56 = 7392 B; BF16 14336 B.
+    assert dispatch_bytes_per_token(7168, "nvfp4") == 4032
+    assert dispatch_bytes_per_token(7168, "fp8_block") == 7392
+    seconds = moe_dispatch_seconds(128, 8, **R1, format="nvfp4", profile="ideal")
+    assert seconds == pytest.approx(128 * 4032 * 7 * (1 - (7 / 8) ** 8) / LINK)
+    assert moe_combine_seconds(128, 8, **R1, profile="ideal") == pytest.approx(float(seconds) * 14336 / 4032)
+    # Dealt out in turn, k = 8 of 256 experts reach every one of 8 ranks: 7 remote copies.
+    even = moe_dispatch_seconds(128, 8, **R1, format="nvfp4", load="even", profile="ideal")
+    assert even == pytest.approx(128 * 4032 * 7 / LINK)
+    assert moe_dispatch_seconds(128, 1, **R1, format="nvfp4", profile="ideal") == 0
+    assert moe_dispatch_seconds(128, 8, **R1, format="nvfp4", load=2.0, profile="ideal") == pytest.approx(2 * float(seconds))
+
+
+def test_group_over_two_domains() -> None:
+    # EP 144: of 143 remote ranks 71 share the domain.
+    cost = moe_dispatch_cost(100, 144, **R1, format="bf16", profile="ideal")
+    copies = 143 * (1 - (143 / 144) ** 8)
+    assert cost.scale_up_seconds == pytest.approx(100 * 14336 * copies * 71 / 143 / LINK)
+    assert cost.scale_out_seconds == pytest.approx(100 * 14336 * copies * 72 / 143 / OUT)
+
+
+def test_regimes_by_hand() -> None:
+    # n = 4: 5 us + S/(0.5 * 900 GB/s) up to 1 MB, then 20 us + S/(0.8 * 900 GB/s); 8 ranks: 7 us, no second latency.
+    profile = profile_with(
+        "all_reduce",
+        "default",
+        {
+            "ranks": [4, 8],
+            "latency_seconds": [5e-6, 20e-6, 7e-6, 7e-6],
+            "efficiency": [0.5, 0.8, 0.5, 1.0],
+            "knee_bytes": [1e6, 1e6],
+        },
+    )
+    size = np.array([0, 9e5, 1e6, 7.2e6])
+    np.testing.assert_allclose(all_reduce_seconds(size, 4, profile=profile), [5e-6, 7e-6, 7.2222e-6, 30e-6], rtol=1e-4)
+    # 8 ranks: the second regime would start below the first's end (7 + 1.1 us): held at 9.2222 us until it passes it.
+    after = all_reduce_seconds(np.array([1e6, 1.0001e6, 1.5e6, 9e6]), 8, profile=profile)
+    np.testing.assert_allclose(after, [9.2222e-6, 9.2222e-6, 9.2222e-6, 17e-6], rtol=1e-4)
+    # Beyond the largest group latency goes on as between the last two: 7 + (7 - 5)/4 * 8 = 11 us at 16 ranks.
+    assert all_reduce_seconds(0, 16, profile=profile) == pytest.approx(11e-6)
+    assert all_reduce_seconds(1e6, 1, profile=profile) == 0
+
+
+def test_vector_equals_scalar() -> None:
+    size, ranks = np.array([1e3, 1e5, 1e7, 1e9]), np.array([2, 4, 16, 72])
+    many = all_reduce_seconds(size, ranks, profile="ideal")
+    np.testing.assert_array_equal(
+        many, [float(all_reduce_seconds(s, int(n), profile="ideal")) for s, n in zip(size, ranks, strict=True)]
+    )
+    tokens = np.array([1, 64, 4096, 100])
+    many = moe_dispatch_seconds(tokens, ranks, **R1, format="fp8_block", profile="ideal")
+    one = [
+        float(moe_dispatch_seconds(int(t), int(n), **R1, format="fp8_block", profile="ideal"))
+        for t, n in zip(tokens, ranks, strict=True)
+    ]
+    np.testing.assert_allclose(many, one, rtol=1e-14)
+
+
+def test_bounds_are_named() -> None:
+    profile = profile_with("all_reduce", "default", {"latency_seconds": 1e-5})
+    assert all_reduce_cost([1e3, 1e9], 4, profile=profile).bound.tolist() == ["latency", "scale_up"]
+    assert all_reduce_cost(1e9, 7200, profile="ideal").bound.item() == "scale_up"
+    assert moe_dispatch_cost(100, 144, **R1, format="bf16", profile="ideal").bound.item() == "scale_out"
+
+
+def test_refusals() -> None:
+    with pytest.raises(InvalidValueError, match="bytes must be >= 0"):
+        all_reduce_seconds(-1, 4, profile="ideal")
+    with pytest.raises(InvalidValueError, match="ranks must be >= 1"):
+        all_gather_seconds(1, 0, profile="ideal")
+    with pytest.raises(InvalidValueError, match="tokens_per_gpu"):
+        moe_dispatch_seconds(-1, 8, **R1, format="nvfp4", profile="ideal")
+    with pytest.raises(InvalidValueError, match="ep must be >= 1"):
+        distinct_remote_ranks(0, 8)
+    with pytest.raises(InvalidValueError, match="efficiency must be in"):
+        CollectiveParameters(efficiency=(1.2,))
+    with pytest.raises(InvalidValueError, match="knee_bytes one less"):
+        CollectiveParameters(latency_seconds=(0.0, 0.0), efficiency=(1.0, 1.0))
+    with pytest.raises(UnknownKeyError, match="latency_second"):
+        all_reduce_seconds(1, 4, profile=profile_with("all_reduce", "default", {"latency_second": 1.0}))
