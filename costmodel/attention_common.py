@@ -36,7 +36,6 @@ class AttentionCost:
         launch_seconds: launch, per-tile overhead, idle-SM and reduction time, s.
         flop: floating-point operations, unpadded.
         kv_bytes: KV bytes read.
-        bound: index into :data:`BOUNDS` of the largest part.
     """
 
     seconds: Array
@@ -46,14 +45,17 @@ class AttentionCost:
     launch_seconds: Array
     flop: Array
     kv_bytes: Array
-    bound: NDArray[np.intp]
+
+    @property
+    def bound(self) -> NDArray[np.intp]:
+        """Index into :data:`BOUNDS` of the largest part."""
+        parts = (self.math_seconds, self.exp_seconds, self.memory_seconds, self.launch_seconds)
+        return np.asarray(np.argmax(np.stack(parts), axis=0))
 
 
 def make_cost(seconds: Array, math: Array, exp: Array, memory: Array, launch: Array, flop: Array, kv: Array) -> AttentionCost:
-    """Broadcast the parts to one shape and name the ruling bound."""
-    seconds, math, exp, memory, launch, flop, kv = np.broadcast_arrays(seconds, math, exp, memory, launch, flop, kv)
-    bound = np.argmax(np.stack([math, exp, memory, launch]), axis=0)
-    return AttentionCost(seconds, math, exp, memory, launch, flop, kv, np.asarray(bound))
+    """Broadcast the parts to one shape."""
+    return AttentionCost(*np.broadcast_arrays(seconds, math, exp, memory, launch, flop, kv))
 
 
 P = TypeVar("P")

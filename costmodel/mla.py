@@ -42,6 +42,7 @@ def mla_prefill_shape(
     new_tokens: ArrayLike,
     past_tokens: ArrayLike,
     heads: ArrayLike,
+    kv_lora_rank: ArrayLike,
     qk_nope_head_dim: ArrayLike,
     qk_rope_head_dim: ArrayLike,
     v_head_dim: ArrayLike,
@@ -54,7 +55,8 @@ def mla_prefill_shape(
     d_qk = d_qk + positive("qk_rope_head_dim", qk_rope_head_dim, minimum=0.0)
     d_v = positive("v_head_dim", v_head_dim)
     value_bytes = get_format(number_format).activation_bytes
-    query = b * h * s * (d_qk * value_bytes + d_v * 2.0)  # the output is written in BF16
+    c = positive("kv_lora_rank", kv_lora_rank)
+    query = b * h * s * (d_qk * value_bytes + d_v * 2.0) + 0.0 * c  # output in BF16; c only lends its shape
     each = h * (d_qk + d_v) * value_bytes
     return PrefillShape(b, h, s, past, NO_WINDOW, 2.0 * (d_qk + d_v), query, b * s * each, b * past * each, np.ones(())), d_qk
 
@@ -96,8 +98,8 @@ def mla_prefill_cost(
 ) -> AttentionCost:
     """Time and parts of one MLA prefill call; see :func:`mla_prefill_seconds` for the arguments."""
     profile = load_profile(profile)
-    positive("kv_lora_rank", kv_lora_rank)
-    shape, d = mla_prefill_shape(batch, new_tokens, past_tokens, heads, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, format)
+    widths = (kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim)
+    shape, d = mla_prefill_shape(batch, new_tokens, past_tokens, heads, *widths, format)
     p = _prefill_parameters(profile, format, kv_format)
     return price_prefill(shape, p, profile.hardware, format, d, clamp=not warm_l2)
 

@@ -81,7 +81,8 @@ def by_format(rows: AttentionRows | None, *, prefill: bool) -> Iterator[tuple[At
 def prefill_work(rows: AttentionRows) -> tuple[Any, FloatArray]:
     """Work of the rows of one format."""
     c = rows.columns
-    return mla_prefill_shape(c["batch"], c["new_tokens"], c["context"] - 1.0, c["heads"], NOPE, ROPE, VALUE, str(rows.format[0]))
+    widths = (LATENT, NOPE, ROPE, VALUE)
+    return mla_prefill_shape(c["batch"], c["new_tokens"], c["context"] - 1.0, c["heads"], *widths, str(rows.format[0]))
 
 
 def decode_work(rows: AttentionRows) -> tuple[Any, FloatArray]:

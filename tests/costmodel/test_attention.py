@@ -144,7 +144,11 @@ def test_numbers_follow_the_head_size() -> None:
 def test_vector_equals_scalar(profile: str) -> None:
     rng = np.random.default_rng(5)
     kv = 2 ** rng.integers(0, 4, 40)
-    sizes = {"kv_heads": kv, "heads": kv * rng.integers(1, 33, 40), "head_dim": rng.choice([64, 96, 128, 256], 40)}
+    sizes: dict[str, Any] = {
+        "kv_heads": kv,
+        "heads": kv * rng.integers(1, 33, 40),
+        "head_dim": rng.choice([64, 96, 128, 256], 40),
+    }
     sizes["window"] = rng.choice([0, 128, 1024], 40)
     batch, tokens = rng.integers(1, 600, 40), rng.integers(1, 20_000, 40)
     for function in (attention_prefill_seconds, attention_decode_seconds):

@@ -73,6 +73,16 @@ def test_fitted_kernels_are_slower_than_the_roofline_but_not_by_much_when_large(
     assert 2.1e15 < prefill.flop / prefill.seconds <= 2.5e15
 
 
+def test_every_argument_broadcasts() -> None:
+    rank = np.array([[256], [512]])
+    sizes: dict[str, Any] = {"kv_lora_rank": rank, "qk_rope_head_dim": 64}
+    for profile in ("ideal", "gb300-trtllm"):
+        assert mla_decode_seconds([1, 2, 3], 100, heads=16, **sizes, profile=profile).shape == (2, 3)
+        prefill = mla_prefill_seconds([1, 2, 3], 100, heads=16, **sizes, qk_nope_head_dim=128, v_head_dim=128, profile=profile)
+        np.testing.assert_array_equal(prefill[0], prefill[1])  # keys and values are materialised: the rank is not read
+        assert prefill.shape == (2, 3)
+
+
 def test_impossible_shapes_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="kv_lora_rank must be finite and >= 1, got 0"):
         mla_decode_seconds(1, 1, heads=1, kv_lora_rank=0, qk_rope_head_dim=64, profile="ideal")
