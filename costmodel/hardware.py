@@ -138,7 +138,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InvalidValueError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InvalidValueError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except InvalidValueError:
+        raise
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or an integer beyond Python's digit limit
         raise InvalidValueError(f"{path}: is not valid TOML: {error}") from None
 
 
