@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 TABLES: Mapping[str, Callable[[Result], Mapping[str, Any]]] = MappingProxyType(
     {"csv": tables.csv_files, "parquet": tables.parquet_files, "json": tables.json_files, "markdown": tables.markdown_files}
 )
-SERVERS: Mapping[str, Callable[[Deployment], dict[str, str]]] = MappingProxyType(
-    {"vllm": vllm.launch_files, "sglang": sglang.launch_files, "trtllm": trtllm.launch_files}
-)
+SERVERS: Mapping[str, Any] = MappingProxyType({"vllm": vllm, "sglang": sglang, "trtllm": trtllm})
 TOOLS = tuple(recipes.RECIPES)
 FORMATS = (*TABLES, "hf", *SERVERS, *TOOLS)
 
@@ -35,7 +33,7 @@ class Exported:
 
     Attributes:
         files: in the order written.
-        notes: what could not be, and why.
+        notes: what is not as asked, and why: designs left out, layouts replaced.
     """
 
     files: list[Path] = field(default_factory=list)
@@ -82,14 +80,14 @@ def export_result(
     for row in rows:
         name = row["architecture_id"] if row["architecture_id"] == "reference" else f"rank-{row['rank']:02d}"
         try:
-            found = _design_files(result, row, format, rate=rate, family=family, replicas=replicas)
+            found = _design_files(result, row, format, done.notes, rate=rate, family=family, replicas=replicas)
         except InvalidValueError as error:
-            done.notes.append(f"{name}: {error}")
+            done.notes.append(f"{name} is not written: {error}")
             continue
         part = _write(path / name, found)
         done.files += part.files
     if not done.files:
-        raise InvalidValueError(f"nothing could be exported as {format}: {done.notes[0]}")
+        raise InvalidValueError(f"nothing could be exported as {format}; {done.notes[0]}")
     return done
 
 
@@ -145,18 +143,34 @@ def export_design(
         name=architecture.name or "design",
         gpus_per_node=gpus_per_node,
     )
-    return _write(Path(folder), SERVERS[format](deployment))
+    return _write(Path(folder), SERVERS[format].launch_files(deployment))
 
 
 def _design_files(
-    result: Result, row: Mapping[str, Any], format: str, *, rate: float | None, family: str | None, replicas: int
+    result: Result,
+    row: Mapping[str, Any],
+    format: str,
+    notes: list[str],
+    *,
+    rate: float | None,
+    family: str | None,
+    replicas: int,
 ) -> Mapping[str, str]:
     architecture = result.architecture(row["architecture_id"])
     if format == "hf":
         return _hf_files(architecture, family)
     if format in TOOLS:
         return recipes.write_recipe(format, architecture, design_formats(result, row), name=architecture.name)
-    return SERVERS[format](deployment_of(result, row, rate=rate, replicas=replicas))
+    deployment = deployment_of(result, row, rate=rate, replicas=replicas)
+    try:
+        files: Mapping[str, str] = SERVERS[format].launch_files(deployment)
+    except InvalidValueError as error:
+        other = _runnable(result, row, format, deployment, rate)
+        if other is None:
+            raise
+        notes.append(f"{deployment.name}: {error}; written for {other.pools[0].layout}, {other.note}")
+        files = SERVERS[format].launch_files(other)
+    return files
 
 
 def _hf_files(architecture: Architecture, family: str | None) -> dict[str, str]:
@@ -224,6 +238,39 @@ def operating_point(row: Mapping[str, Any], rate: float) -> Mapping[str, Any]:
         )
     found: Mapping[str, Any] = max(reached, key=lambda point: float(point["tokens_per_second_per_gpu"]))
     return found
+
+
+def _runnable(result: Result, row: Mapping[str, Any], server: str, refused: Deployment, rate: float | None) -> Deployment | None:
+    """The best operating point among the layouts this server can run; None where there is none (or two pools)."""
+    if refused.disaggregated:
+        return None
+    import numpy as np
+
+    from ..costmodel import ArchitectureBatch
+    from ..costmodel.serving import throughput_at_rates
+    from .study import Study
+
+    problem = Study.from_dict(result.spec).problem()
+    setup = problem.setup.with_(formats=refused.formats)
+    batch = ArchitectureBatch.from_architectures([refused.architecture])
+    can_run = [
+        not SERVERS[server].refusals(refused.architecture, Pool(layout=layout, concurrency=1.0)) for layout in setup.layouts
+    ]
+    allowed = problem.rules.layouts_allowed(batch, setup.layouts) & np.array(can_run)
+    wanted = float(result.data["rates"][0]) if rate is None else rate
+    table = throughput_at_rates(batch, setup, [wanted], allowed=allowed)
+    throughput, index = float(table.tokens_per_second_per_gpu[0, 0]), int(table.layout_index[0, 0])
+    if index < 0:
+        return None
+    pool = Pool(
+        layout=setup.layouts.layout(index), concurrency=float(table.concurrency[0, 0]), replicas=refused.pools[0].replicas
+    )
+    best = operating_point(row, wanted)["tokens_per_second_per_gpu"]
+    note = (
+        f"estimate of the cost model: {throughput:,.0f} tokens/s/GPU, {throughput / best - 1:+.1%} against the best layout "
+        f"({refused.pools[0].layout}), which this server cannot run"
+    )
+    return replace(refused, pools=(pool,), note=note)
 
 
 def _pools(point: Mapping[str, Any], replicas: int) -> tuple[Pool, ...]:

@@ -45,7 +45,7 @@ def export(
     for file in done.files:
         typer.echo(str(file))
     for note in done.notes:
-        typer.echo(f"not written: {note}", err=True)
+        typer.echo(f"note: {note}", err=True)
 
 
 def _one_model(

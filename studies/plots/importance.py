@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +26,13 @@ def importance_rows(study: optuna.Study, objectives: Sequence[str]) -> list[dict
         raise InvalidValueError(f"parameter importance needs at least 4 finished trials, the study has {len(finished)}; run more")
     rows = []
     for index, name in enumerate(objectives):
-        shares: Mapping[str, float] = optuna.importance.get_param_importances(
-            study,
-            evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
-            target=lambda trial, i=index: -trial.values[i],  # type: ignore[misc]
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it says that low targets count as good: hence the minus sign
+            shares: Mapping[str, float] = optuna.importance.get_param_importances(
+                study,
+                evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
+                target=lambda trial, i=index: -trial.values[i],  # type: ignore[misc]
+            )
         rows += [{"objective": name, "dimension": key, "share": float(value)} for key, value in shares.items()]
     return rows
 

@@ -62,13 +62,13 @@ def draw_sawtooth(rows: Sequence[dict[str, Any]], *, marks: Mapping[str, int] | 
             names.setdefault(size, []).append(name)
     for index, size in enumerate(sorted(names)):
         value = float(np.interp(size, n, rate))
-        floor = bottom - (top - bottom) * (0.12 + 0.16 * (index % 2))
+        floor = bottom - (top - bottom) * (0.1 + 0.22 * (index % 2))
         axis.annotate(
-            f"{', '.join(names[size])} {size:,}", (size, value), xytext=(size, floor), ha="center", va="top", fontsize=9,
+            "\n".join([*names[size], f"{size:,}"]), (size, value), xytext=(size, floor), ha="center", va="top", fontsize=9,
             arrowprops={"arrowstyle": "->", "color": "black", "linewidth": 1.0},
         )  # fmt: skip
     axis.set_xlim(n[0], n[-1])
-    axis.set_ylim(bottom - (top - bottom) * (0.42 if names else 0.1), top + (top - bottom) * 0.06)
+    axis.set_ylim(bottom - (top - bottom) * (0.6 if names else 0.1), top + (top - bottom) * 0.06)
     axis.set_xlabel(f"GEMM-N (M = {M}, K = {K}; tile 256×128, pairs of SMs, 4×2 cluster)", fontsize=11)
     axis.set_ylabel("Throughput, PFLOP/s", fontsize=11)
     axis.set_xticks(range(int(n[0]), int(n[-1]) + 1, 512 if n[-1] - n[0] <= 6144 else 1024))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ _MLA = {
     **{"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1},
     **{"first_k_dense_replace": 3, "intermediate_size": 18432},
 }
-DESIGNS: dict[str, list[dict[str, object]]] = {
+DESIGNS: dict[str, list[dict[str, Any]]] = {
     "llama": [
         {**_BASE, "intermediate_size": 14336},
         {**_BASE, "intermediate_size": 14336, "tie_word_embeddings": True},
@@ -141,7 +142,7 @@ CASES = [(family, index) for family, designs in DESIGNS.items() for index in ran
 
 
 def _design(family: str, index: int) -> Architecture:
-    return Architecture(**DESIGNS[family][index])  # type: ignore[arg-type]
+    return Architecture(**DESIGNS[family][index])
 
 
 def test_every_exported_family_has_five_designs() -> None:
@@ -208,7 +209,7 @@ def test_shared_experts_of_another_width_are_refused() -> None:
 
 
 def test_window_pattern_is_even_and_starts_windowed() -> None:
-    half = Architecture(**DESIGNS["gpt_oss"][2])  # type: ignore[arg-type]
+    half = Architecture(**DESIGNS["gpt_oss"][2])
     assert layer_types(half)[:4] == ["sliding_attention", "full_attention"] * 2  # 18 of 36: every other layer, as gpt-oss
     third = half.with_(num_sliding_window_layers=12)
     assert layer_types(third).count("sliding_attention") == 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import warnings
 from pathlib import Path
@@ -81,9 +82,8 @@ def test_modelopt_loads_and_applies_the_recipe(design: Architecture, formats: Te
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recipe_module = pytest.importorskip("modelopt.recipe", reason="nvidia-modelopt is not installed")
-        import modelopt.torch.quantization as mtq
-        import torch
-
+        mtq = importlib.import_module("modelopt.torch.quantization")
+        torch = importlib.import_module("torch")
         path = tmp_path / "modelopt.yaml"
         path.write_text(modelopt_recipe(design, formats))
         recipe = recipe_module.load_recipe(path)
@@ -112,10 +112,8 @@ def test_llm_compressor_reads_and_applies_the_recipe(design: Architecture, forma
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("llmcompressor", reason="llmcompressor is not installed")
-        from compressed_tensors.quantization import apply_quantization_config
-        from llmcompressor.recipe import Recipe
-
-        recipe = Recipe.create_instance(llm_compressor_recipe(design, formats))
+        apply_quantization_config = importlib.import_module("compressed_tensors.quantization").apply_quantization_config
+        recipe = importlib.import_module("llmcompressor.recipe").Recipe.create_instance(llm_compressor_recipe(design, formats))
         (modifier,) = recipe.modifiers
         config = modifier.resolved_config
         assert type(modifier).__name__ == "QuantizationModifier"
@@ -136,8 +134,7 @@ def test_llm_compressor_reads_and_applies_the_recipe(design: Architecture, forma
 
 def _linear_experts(model: Any) -> Any:
     """Experts as one Linear each, as LLM Compressor unpacks them before it quantises (names .experts.0.gate_proj, …)."""
-    from torch import nn
-
+    nn = importlib.import_module("torch").nn
     for name, module in list(model.named_modules()):
         if name.endswith(".experts"):
             for index in range(4):

@@ -48,7 +48,8 @@ def _row(rates: list[float], name: str = "r", **more: Any) -> dict[str, Any]:
 
 def test_gains_are_relative_to_the_reference() -> None:
     # 120/100 − 1 = +20 %, 45/50 − 1 = −10 %; a reference that serves nobody at a rate has nothing to compare with
-    assert gains(_row([120.0, 45.0]), _row([100.0, 50.0])) == [(20.0, pytest.approx(0.2)), (100.0, pytest.approx(-0.1))]
+    (first, up), (second, down) = gains(_row([120.0, 45.0]), _row([100.0, 50.0]))
+    assert (first, second) == (20.0, 100.0) and up == pytest.approx(0.2) and down == pytest.approx(-0.1)
     assert gains(_row([120.0, 45.0]), _row([100.0, 0.0]))[1] == (100.0, None)
 
 
