@@ -29,8 +29,8 @@ class CollectiveParameters:
     """Latency and link efficiency per group size and regime; the neutral default is the bare link.
 
     Each list runs over group sizes (``ranks``), and within one over its regimes of message size. Between group
-    sizes values are linear in log2(ranks); beyond the largest, latency grows on as it did (ring steps) and
-    efficiency stays.
+    sizes values are linear in log2(ranks); beyond the largest, latency grows on as it did between the last two (per
+    rank: ring steps; or per doubling) and efficiency stays.
 
     Attributes:
         ranks: group sizes the numbers below belong to.
@@ -64,14 +64,18 @@ class CollectiveParameters:
         """Number of message-size regimes."""
         return len(self.latency_seconds) // len(self.ranks)
 
-    def latency(self, regime: int, ranks: Array) -> Array:
-        """Fixed time of ``regime`` at group size ``ranks``, s."""
+    def latency(self, regime: int, ranks: Array, *, per_doubling: bool = False) -> Array:
+        """Fixed time of ``regime`` at group size ``ranks``, s; ``per_doubling`` chooses how it grows past the largest."""
         values = self.latency_seconds[regime :: self.regimes]
         inside = self._between(values, ranks)
         if len(values) < 2:
             return inside
-        slope = max(0.0, (values[-1] - values[-2]) / (self.ranks[-1] - self.ranks[-2]))
-        return inside + slope * np.maximum(ranks - self.ranks[-1], 0.0)
+        before, last = self.ranks[-2:]
+        growth = max(0.0, values[-1] - values[-2])
+        beyond = np.maximum(ranks, last)
+        if per_doubling:
+            return np.asarray(inside + growth * np.log2(beyond / last) / np.log2(last / before))
+        return inside + growth * (beyond - last) / (last - before)
 
     def rate(self, regime: int, ranks: Array) -> Array:
         """Efficiency of ``regime`` at group size ``ranks``."""
