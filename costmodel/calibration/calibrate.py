@@ -130,31 +130,40 @@ def write_profile(result: CalibrationResult, path: str | Path, *, keep: bool = F
 
 
 def validate(
-    hardware: str | None = None, stack: str | None = None, families: Sequence[str] | None = None
+    hardware: str | None = None,
+    stack: str | None = None,
+    families: Sequence[str] | None = None,
+    *,
+    on: str | None = None,
 ) -> list[dict[str, Any]]:
     """Error table of the shipped profiles against the measured tables, held-out rows only.
 
     Args:
-        hardware: only this hardware.
+        hardware: only profiles of this hardware.
         stack: only this serving stack.
         families: only these family modules.
+        on: measure on another GPU's tables, with that GPU's datasheet in place of the profile's own (transfer: nothing
+            of those tables was fitted).
 
     Raises:
         InvalidValueError: no shipped profile matches, or the measured tables are not installed.
     """
     rows: list[ValidationRow] = []
-    seen = False
-    for name in profile_names():
-        profile = load_profile(name)
-        if profile.stack not in STACKS or (hardware and profile.hardware.name != hardware) or (stack and profile.stack != stack):
-            continue
-        seen = True
-        tables = open_tables(profile.hardware.name, profile.stack)
-        for _, module in plugins(tuple(families) if families is not None else None):
-            rows += validate_of(module)(tables, profile)
-    if not seen:
+    names = [
+        name
+        for name in profile_names()
+        if (profile := load_profile(name)).stack in STACKS
+        and hardware in (None, profile.hardware.name)
+        and stack in (None, profile.stack)
+    ]
+    if not names:
         raise InvalidValueError(
             f"no fitted profile for hardware={hardware or 'any'}, stack={stack or 'any'}; fitted ones: "
             + ", ".join(n for n in profile_names() if load_profile(n).stack in STACKS)
         )
+    for name in names:
+        profile = load_profile(name, hardware=on)
+        tables = open_tables(profile.hardware.name, profile.stack)
+        for _, module in plugins(tuple(families) if families is not None else None):
+            rows += validate_of(module)(tables, profile)
     return [row.as_dict() for row in rows]

@@ -112,7 +112,10 @@ def _started(numbers: Sequence[FitParameter], start: Mapping[str, float]) -> tup
 def fit_rows(family: str, tables: MeasuredTables, rows: GemmRows, where: str) -> FamilyResult:
     """Fit one number format of ``gemm`` or ``bmm`` rows; ``where`` names the table."""
     base = ideal_on(tables.hardware)
-    menu, k_tile = menu_for(tables.stack, rows.format), k_tile_for(tables.stack, rows.format)
+    menu, k_tile = (
+        menu_for(tables.hardware.name, tables.stack, rows.format),
+        k_tile_for(tables.hardware.name, tables.stack, rows.format),
+    )
     train, held = ~rows.held_out, rows.held_out
 
     def search(numbers: Sequence[FitParameter], where: NDArray[np.bool_], evaluations: int) -> LogFit:

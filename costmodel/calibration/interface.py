@@ -89,8 +89,8 @@ class ValidationRow:
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as a plain dict, keys as in the JSON output."""
-        return asdict(self)
+        """The row as a plain dict, keys as in the JSON output; figures without rows are None."""
+        return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
 def plugins(families: tuple[str, ...] | None = None) -> list[tuple[str, Any]]:
