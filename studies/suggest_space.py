@@ -1,0 +1,222 @@
+"""The lattice that ``suggest`` searches: a template's kind and tokenizer, sizes scaled to the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ..constraints.alignment import FLOOR
+from ..constraints.bands import load_bands
+from ..constraints.budget import Budget
+from ..constraints.rules import Rules
+from ..constraints.space import DesignSpace, lattice
+from ..costmodel.architecture import MAX_DIMENSION, Architecture
+from ..costmodel.errors import InvalidValueError, UnknownKeyError, did_you_mean
+from ..costmodel.formats import TensorFormats
+from ..costmodel.models import ModelRow, model_rows
+from ..search.space import DesignTable, NothingLegalError, build_table
+
+ENOUGH, TOO_MANY = 60, 3000  # legal designs to choose from (design choice: priced in seconds)
+LEVELS = (0, 1, 2)  # coarse, usual, fine lattice
+_DERIVED = ("first_k_dense_replace", "n_shared_experts", "vocab_size", "head_dim")
+_MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+PINNABLE = (
+    "hidden_size",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_experts",
+    "num_experts_per_tok",
+    *_DERIVED,
+    *_MLA,
+)
+
+
+def nearest_model(total_params: float, active_params: float | None, moe: bool, *, attention: str | None = None) -> ModelRow:
+    """The built-in model nearest in size: smallest distance in log total and log active, of one class.
+
+    Models whose shape the engine only approximates are left out, and so are those without a gated FFN.
+
+    Args:
+        total_params: parameters.
+        active_params: active parameters; None leaves them out of the distance.
+        moe: class.
+        attention: attention kind; None takes any.
+    """
+    best: ModelRow | None = None
+    least = math.inf
+    for row in model_rows():
+        design = row.architecture
+        if (design.num_experts > 0) != moe or "shape" in row.not_covered or not design.gated_ffn:
+            continue
+        if attention is not None and design.attention != attention:
+            continue
+        distance = abs(math.log(design.total_params / total_params))
+        if moe and active_params:
+            distance += abs(math.log(design.active_params / active_params))
+        if distance < least - 1e-12:
+            best, least = row, distance
+    if best is None:
+        raise InvalidValueError(f"no built-in model has {attention} attention; give --like a config.json")
+    return best
+
+
+def read_pins(pins: Mapping[str, int]) -> dict[str, int]:
+    """Check pinned dimensions.
+
+    Raises:
+        UnknownKeyError: not a dimension that can be pinned.
+        InvalidValueError: not a whole number in range.
+    """
+    for name, value in pins.items():
+        if name not in PINNABLE:
+            raise UnknownKeyError(f"'{name[:60]}' cannot be pinned{did_you_mean(name, PINNABLE)}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DIMENSION:
+            raise InvalidValueError(f"a pinned {name} must be a whole number from 0 to {MAX_DIMENSION}, got {value!r:.40}")
+    return dict(pins)
+
+
+def check_floor(budget: Budget, template: Architecture, pins: Mapping[str, int]) -> None:
+    """Refuse a budget that the embedding tables alone exceed, naming the floor.
+
+    Raises:
+        InvalidValueError: the budget is below what the tokenizer's tables take at the least width.
+    """
+    vocab = pins.get("vocab_size", template.vocab_size)
+    width = pins.get("hidden_size", FLOOR)
+    tables = 1 if template.tie_word_embeddings else 2
+    floor = vocab * width * tables
+    if budget.total_params * (1 + budget.tolerance) < floor:
+        kind = "tied table" if tables == 1 else "two tables"
+        raise InvalidValueError(
+            f"{budget.total_params:.4g} parameters are below the floor of {floor:.4g}: a vocabulary "
+            f"of {vocab} takes that much in "
+            f"its {kind} at hidden_size {width}; raise --params, or pin a smaller vocabulary with "
+            "--fix vocab_size=..."
+        )
+    if budget.active_params is not None and budget.active_params * (1 + budget.tolerance) < vocab * width:
+        raise InvalidValueError(
+            f"{budget.active_params:.4g} active parameters are below the floor of "
+            f"{vocab * width:.4g}: the LM head alone multiplies "
+            f"that much at vocabulary {vocab} and hidden_size {width}; raise --active, or pin a smaller vocabulary"
+        )
+
+
+def _around(centre: float, low: float, high: float, step: int, least: int) -> tuple[int, ...]:
+    first, last = max(least, int(centre * low) // step * step), math.ceil(centre * high / step) * step
+    return lattice(max(first, least), max(last, least), step)
+
+
+def build_space(
+    template: Architecture, budget: Budget, pins: Mapping[str, int], level: int, formats: TensorFormats
+) -> DesignSpace:
+    """One design space around the template scaled to the budget.
+
+    Widths and depth scale with the cube root of the size; the lattice is 512/256/128 wide by level and size. What the template
+    fixes: tokenizer, head size, attention kind and MLA ranks, shared experts, leading dense layers, window pattern.
+
+    Args:
+        template: the model whose kind is kept.
+        budget: parameters.
+        pins: dimension → value.
+        level: 0 coarse, 1 usual, 2 fine.
+        formats: number formats.
+    """
+    ratio = budget.total_params / template.total_params
+    if template.num_experts and budget.active_params:
+        ratio = math.sqrt(ratio * budget.active_params / template.active_params)
+    scale = ratio ** (1 / 3)
+    hidden, layers = template.hidden_size * scale, template.num_hidden_layers * scale
+    step = (512, 256, 128)[level] if hidden >= 3072 else (256, 256, 128)[level] if hidden >= 1024 else 128
+    dimensions: dict[str, tuple[int, ...]] = {
+        "hidden_size": _around(hidden, 0.6, 1.7, step, FLOOR),
+        "num_hidden_layers": _around(layers, 0.45, 1.5, 1 if level or layers < 50 else 2, 2),
+    }
+    heads = template.num_attention_heads * scale
+    if template.attention == "gqa":
+        kv = template.num_key_value_heads
+        # never a narrower KV cache a layer: no published law says what that costs in quality (a pin may go below)
+        dimensions["num_key_value_heads"] = (kv, 2 * kv)
+        least_kv = pins.get("num_key_value_heads", kv) or 1
+        unit = math.lcm(FLOOR // math.gcd(FLOOR, template.head_dim), least_kv)  # whole tiles, and KV heads that divide
+        dimensions["num_attention_heads"] = _around(heads, 0.5, 2.0, unit, 1)
+        if template.num_attention_heads == kv:  # MHA may keep a KV head a head, or none of the published sharing
+            unit = FLOOR // math.gcd(FLOOR, template.head_dim)
+            dimensions["num_attention_heads"] = _around(heads, 0.5, 2.0, unit, 1)
+            dimensions["num_key_value_heads"] = dimensions["num_attention_heads"]
+    else:
+        dimensions["num_attention_heads"] = _around(heads, 0.5, 1.5, 8 if level < 2 else 4, 1)
+    if template.num_experts:
+        dimensions |= _expert_lattice(template, scale, level)
+    else:
+        width = template.intermediate_size * scale
+        dimensions["intermediate_size"] = _around(width, 0.3, 3.0, 256 if width >= 4096 and level < 2 else FLOOR, FLOOR)
+    fixed = {
+        name: getattr(template, name)
+        for name in (*_DERIVED, *_MLA)
+        if getattr(template, name) and not (template.attention == "mla" and name == "head_dim")
+    }
+    if template.num_sliding_window_layers:
+        full = template.num_hidden_layers - template.num_sliding_window_layers
+        fixed["sliding_window"] = template.sliding_window
+        fixed["sliding_window_period"] = max(2, round(template.num_hidden_layers / max(1, full)))
+    for name, value in pins.items():
+        if name in dimensions:
+            dimensions[name] = (value,)
+        elif name in _DERIVED or name in _MLA:
+            fixed[name] = value
+        elif value:
+            kind = "MoE" if template.num_experts else "dense"
+            raise InvalidValueError(
+                f"{name}={value} contradicts the {kind} {template.attention.upper()} template {template.name}"
+            )
+    return DesignSpace("suggest", template.kind, dimensions, fixed, formats)
+
+
+def _expert_lattice(template: Architecture, scale: float, level: int) -> dict[str, tuple[int, ...]]:
+    experts, k = template.num_experts, template.num_experts_per_tok
+    width = template.moe_intermediate_size * scale
+    unit = 16 if experts >= 64 else 8 if experts >= 32 else 1
+    return {
+        "num_experts": _around(experts, 0.25, 2.0, unit * (2 if level == 0 else 1), unit),
+        "num_experts_per_tok": tuple(range(max(1, k // 2), 2 * k + 1)),
+        "moe_intermediate_size": _around(width, 0.3, 3.0, 256 if width >= 2048 and level < 2 else FLOOR, FLOOR),
+    }
+
+
+def rules_for(template: Architecture, budget: Budget, max_delta_loss_shape: float) -> Rules:
+    """Alignment floor, shape-penalty limit and the class's bands widened to hold the template."""
+    bands = load_bands(template.num_experts > 0, include=template, both_budgets=budget.active_params is not None)
+    return Rules(max_delta_loss_shape=max_delta_loss_shape, bands=dict(bands.limits))
+
+
+def find_table(
+    template: Architecture, budget: Budget, rules: Rules, pins: Mapping[str, int], formats: TensorFormats
+) -> tuple[DesignSpace, DesignTable]:
+    """The usual lattice with its legal designs; a coarser one where it holds too many, a finer one where too few.
+
+    Raises:
+        InvalidValueError: no design is legal; the message names what binds and what to relax.
+    """
+
+    def at(level: int) -> tuple[DesignSpace, DesignTable | None, str]:
+        space = build_space(template, budget, pins, level, formats)
+        try:
+            return space, build_table((space,), budget, rules), ""
+        except NothingLegalError as error:
+            return space, None, str(error)
+
+    space, table, message = at(1)
+    if table is not None and len(table) > TOO_MANY:
+        coarse = at(0)
+        space, table = coarse[:2] if coarse[1] is not None else (space, table)
+    elif table is None or len(table) < ENOUGH:
+        fine = at(2)
+        if fine[1] is not None or table is None:
+            space, table, message = fine
+    if table is None:
+        pinned = f" with {', '.join(f'{k}={v}' for k, v in pins.items())}" if pins else ""
+        raise InvalidValueError(f"nothing fits {budget.total_params:.4g} parameters{pinned}: {message}")
+    return space, table
