@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from .attention_fit import (
     per_head_size,
     prefill_shape,
     result,
+    rounded,
 )
 from .attention_rows import AttentionRows, read_rows
 from .fit import LogFit
@@ -52,7 +54,29 @@ def fit(tables: MeasuredTables) -> list[FamilyResult]:
         results.append(("attention_prefill", name, rows, *per_head_size(rows, prefill, *choices)))
     for rows, name in by_format(read_rows(tables, "generation"), both=False):
         results.append(("attention_decode", name, rows, *per_head_size(rows, decode, {"wide_group": WIDE_GROUP})))
-    return [finish(tables, *entry) for entry in results]
+    found = [finish(tables, *entry) for entry in results]
+    return found + twins(found)
+
+
+def twins(found: list[FamilyResult]) -> list[FamilyResult]:
+    """An FP8 cache read by the other math format, where a stack's table has only one of the two.
+
+    Measured kernels quantise the queries and multiply in FP8 either way; the caller counts queries and outputs as
+    2 + 2 or 1 + 2 bytes a value, so the exposed share of them is scaled to the same seconds.
+    """
+    by_name = {r.format: r for r in found if r.family == "attention_prefill"}
+    added = []
+    for have, lack in (("fp8_kv_fp8", "bf16_kv_fp8"), ("bf16_kv_fp8", "fp8_kv_fp8")):
+        if have not in by_name or lack in by_name:
+            continue
+        old = by_name[have]
+        scale = 3 / 4 if lack.startswith("bf16") else 4 / 3
+        factor = old.parameters["query_factor"]
+        scaled = [rounded(x * scale) for x in factor] if isinstance(factor, list) else rounded(factor * scale)
+        parameters = {**old.parameters, "query_factor": scaled, "fp8_math": 1.0}
+        note = f"the numbers of {have}: the kernel multiplies in FP8 either way"
+        added.append(replace(old, format=lack, parameters=parameters, status="inferred", fit={}, held_out={}, note=note))
+    return added
 
 
 def finish(

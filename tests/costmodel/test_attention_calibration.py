@@ -91,6 +91,14 @@ def test_known_numbers_come_back(tmp_path: Path) -> None:
     assert decode["launch_seconds"] == pytest.approx(7e-6, rel=0.05)
 
 
+def test_an_fp8_cache_costs_the_same_in_either_math_format() -> None:
+    # sglang's table has FP8 math only, and measured kernels run FP8 math whenever the cache is FP8 (faster than BF16's peak)
+    sizes: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128, "profile": "gb300-sglang"}
+    tokens = np.array([128, 2048, 16_384])
+    sixteen = attention_prefill_seconds(4, tokens, **sizes, format="bf16")
+    np.testing.assert_allclose(sixteen, attention_prefill_seconds(4, tokens, **sizes, format="fp8"), rtol=1e-3)
+
+
 def test_groups_are_held_out_whole_and_for_ever(tmp_path: Path) -> None:
     # The split is a promise to readers of the error table: these groups were never fitted.
     assert is_held_out(32, 8, 128, 0) and is_held_out(64, 64, 64, 0)
