@@ -11,7 +11,7 @@ from ...costmodel.gemm import gemm_seconds
 from .style import BLUE, GREEN, VERMILION, Plot, new_figure, title
 
 M, K = 8192, 8192
-TILE = (256, 128, 4, 2)  # 256x128 tiles, clusterMMA pairs, a 4x2 cooperative grid array
+TILE = (256, 128, 2, 4)  # 256x128 tiles, clusterMMA pairs along M, a 4x2 cooperative grid array: 512x512 on 8 SMs
 LOW, HIGH = 2048, 6144
 
 
@@ -69,7 +69,7 @@ def draw_sawtooth(rows: Sequence[dict[str, Any]], *, marks: Mapping[str, int] | 
         )  # fmt: skip
     axis.set_xlim(n[0], n[-1])
     axis.set_ylim(bottom - (top - bottom) * (0.6 if names else 0.1), top + (top - bottom) * 0.06)
-    axis.set_xlabel(f"GEMM-N (M = {M}, K = {K}; tile 256×128, pairs of SMs, 4×2 cluster)", fontsize=11)
+    axis.set_xlabel(f"GEMM-N (M = {M}, K = {K}; tile 256×128, clusterMMA, 4×2 CGA: 512×512 on 8 SMs)", fontsize=11)
     axis.set_ylabel("Throughput, PFLOP/s", fontsize=11)
     axis.set_xticks(range(int(n[0]), int(n[-1]) + 1, 512 if n[-1] - n[0] <= 6144 else 1024))
     title(axis, "Partly filled tiles still take a full tile's time", note)
