@@ -49,8 +49,12 @@ class LockedJournal(BaseJournalBackend):
         except OSError:
             self._file.close()
             raise StorageError(f"{path}: another process is writing this study; wait for it, or choose another --out") from None
-        self.repaired_bytes = self._cut_torn_tail()
-        self._load()
+        try:
+            self.repaired_bytes = self._cut_torn_tail()
+            self._load()
+        except BaseException:
+            self._file.close()
+            raise
 
     def _cut_torn_tail(self) -> int:
         """Remove what follows the last complete line (a write that was cut short); return its size in bytes."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .study import RunOptions, Study
 
 MAX_WORKERS = 1024
+SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "inproc://")  # of a Dask scheduler
 
 
 class RunLog:
@@ -116,6 +117,8 @@ def check_options(spec: StudySpec, options: RunOptions) -> None:
         raise InvalidValueError("--resume keeps what is stored and --overwrite discards it; give one of them")
     if options.dask and options.workers > 1:
         raise InvalidValueError("--dask brings its own workers; leave out --workers")
+    if options.dask and not options.dask.startswith(SCHEMES):
+        raise InvalidValueError(f"a Dask scheduler's address reads like tcp://host:8786, got '{options.dask[:80]}'")
     if options.storage is not None:
         storage_kind(options.storage)
     if spec.user and not options.allow_code:

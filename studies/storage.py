@@ -114,7 +114,7 @@ def open_store(where: str, name: str, folder: Path | None = None) -> StudyStore:
     """
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     kind = storage_kind(where)
     journal: LockedJournal | None = None
     with _clear_errors(where):
@@ -122,7 +122,11 @@ def open_store(where: str, name: str, folder: Path | None = None) -> StudyStore:
             storage: BaseStorage = optuna.storages.InMemoryStorage()
         elif kind == "journal":
             journal = LockedJournal((folder or Path()) / "study.journal" if where == "journal" else Path(where))
-            storage = optuna.storages.JournalStorage(journal)
+            try:
+                storage = optuna.storages.JournalStorage(journal)
+            except BaseException:
+                journal.close()
+                raise
         elif kind == "sqlite":
             file = (folder or Path()) / "study.db" if where == "sqlite" else Path(where.split(":///", 1)[-1])
             storage = _rdb(f"sqlite:///{file}", timeout=POSTGRES_TIMEOUT_SECONDS)

@@ -72,7 +72,7 @@ def open_shared(url: str, *, heartbeat: int = HEARTBEAT_SECONDS) -> optuna.stora
         raise InvalidValueError(f"heartbeat must be between 1 and 3600 s, got {heartbeat}")
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=MAX_RETRY)
