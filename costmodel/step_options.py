@@ -113,7 +113,7 @@ class StepOptions:
         host_seconds: signed constant a step; ``None`` takes the profile's.
         shared_expert_overlap: ``None`` takes the profile's.
         static_scales: ``None`` takes the profile's.
-        moe_kernel: expert kernel of the profile, where it has several.
+        moe_kernel: expert kernel of the profile, where it has several; ``None`` takes the stack's own.
         wide_moe_kernel: the same for attention DP with expert parallelism; ``None`` takes the stack's own
             (:func:`.moe_parameters.default_kernel`).
         all_to_all_kernel: expert all-to-all kernel of the profile.

@@ -13,6 +13,9 @@ References:
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from .gemm import gemm_seconds
 from .memory import ceil_div, vocabulary_shard
 from .moe import default_kernel, moe_seconds
 from .parameters import moe_layers
+from .profile import KernelProfile
 from .step_options import StepOptions, dynamic_scale_seconds, elementwise_seconds
 from .step_plan import DISPATCH, GATHER, REDUCE, Keyed
 
@@ -39,6 +43,7 @@ FloatArray = NDArray[np.float64]
 Parts = dict[str, FloatArray]
 _BF16_BYTES = 2.0
 _FP32_BYTES = 4.0
+LONG_MESSAGE_BYTES = 1 << 20  # below it no library call beats the stack's own kernel in any measured table (measured)
 SCALED_PER_TENSOR = ("fp8", "nvfp4")  # formats whose activations carry one FP32 scale a tensor
 
 
@@ -58,6 +63,24 @@ def linear_seconds(rows: FloatArray, n: FloatArray, k: FloatArray, *, format: st
         saved = share * dynamic_scale_seconds(rows, k, profile=options.profile)
         seconds = np.maximum(seconds - saved, 0.5 * seconds)
     return seconds
+
+
+@lru_cache(maxsize=64)
+def _library(profile: KernelProfile) -> KernelProfile | None:
+    """The profile with the general library's (NCCL's) all-reduce in place of the stack's own kernel."""
+    fits = profile.families.get("collective", {})
+    if "all_reduce" not in fits or not profile.families.get("all_reduce"):
+        return None
+    families = {**profile.families, "all_reduce": MappingProxyType({"default": fits["all_reduce"]})}
+    return replace(profile, families=MappingProxyType(families))
+
+
+def reduce_seconds(message: FloatArray, ranks: FloatArray, profile: KernelProfile) -> FloatArray:
+    """All-reduce by the faster of the stack's own kernel (short messages) and the general library (long ones)."""
+    seconds, library = all_reduce_seconds(message, ranks, profile=profile), _library(profile)
+    if library is None or not np.any(message > LONG_MESSAGE_BYTES):
+        return seconds
+    return np.minimum(seconds, all_reduce_seconds(message, ranks, profile=library))
 
 
 def local_gemms(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
@@ -117,7 +140,7 @@ def local_communication(b: ArchitectureBatch, key: Keyed, options: StepOptions) 
     group = key["tpa"] * key["kvp"]
     h, layers = column(b.hidden_size), column(b.num_hidden_layers)
     message = rows * (h * _BF16_BYTES)
-    reduce = all_reduce_seconds(message, group, profile=profile)
+    reduce = reduce_seconds(message, group, profile)
     logits = key["head_rows"] * (column(b.vocab_size) * _BF16_BYTES)
     parts = {
         "attention_all_reduce": layers * reduce,
@@ -153,7 +176,7 @@ def dense_ffn(b: ArchitectureBatch, key: Keyed, options: StepOptions, *, shared:
 
 
 def routed_experts(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> FloatArray:
-    """Routed experts on the slowest rank; attention DP with EP may run another kernel of the stack."""
+    """Routed experts on the slowest rank, each layout with the kernel its stack runs there."""
 
     def price(kernel: str | None) -> FloatArray:
         return moe_seconds(
@@ -171,11 +194,12 @@ def routed_experts(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Fl
             profile=options.profile,
         )
 
-    seconds, wide = price(options.moe_kernel), key["wide"] > 0
-    other = options.wide_moe_kernel or default_kernel(
-        options.profile, options.formats.experts, attention_data_parallel=True
-    )
-    if other is not None and other != options.moe_kernel and np.any(wide):
+    profile, number = options.profile, options.formats.experts
+    plain = options.moe_kernel or default_kernel(profile, number, attention_data_parallel=False)
+    other = options.wide_moe_kernel or default_kernel(profile, number, attention_data_parallel=True)
+    wide = key["wide"] > 0
+    seconds = price(plain) if not np.all(wide) else price(other)
+    if other != plain and np.any(wide) and not np.all(wide):
         seconds = np.where(wide, price(other), seconds)
     return np.asarray(np.asarray(moe_layers(b))[:, None] * seconds)
 
@@ -195,7 +219,7 @@ def exchange(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
     token_bytes = h * _BF16_BYTES
     parts: Parts = {}
     if np.any(mode == REDUCE):
-        reduce = layers * all_reduce_seconds(rows * token_bytes, np.where(mode == REDUCE, ranks, 1), profile=profile)
+        reduce = layers * reduce_seconds(rows * token_bytes, np.where(mode == REDUCE, ranks, 1), profile)
         parts["ffn_all_reduce"] = np.where(mode == REDUCE, reduce, zero)
     if np.any(mode == GATHER):
         n, total = np.where(mode == GATHER, ranks, 1), key["tokens"] * token_bytes
@@ -222,7 +246,7 @@ def exchange(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
             sent = get_format(options.formats.experts).activation_bytes
             dispatch = dispatch + sparse * all_gather_seconds(arrived * sent, tpf, profile=profile)
             combine = combine + sparse * reduce_scatter_seconds(arrived * _BF16_BYTES, tpf, profile=profile)
-        regroup = layers * all_reduce_seconds(rows * token_bytes, np.where(wide, group, 1), profile=profile)
+        regroup = layers * reduce_seconds(rows * token_bytes, np.where(wide, group, 1), profile)
         parts["dispatch"] = np.where(wide, dispatch, zero)
         parts["combine"] = np.where(wide, combine, zero)
         parts["ffn_all_reduce"] = parts.get("ffn_all_reduce", zero) + np.where(wide, regroup, zero)

@@ -35,7 +35,7 @@ HELD_OUT_SHARE = 0.45
 _FIT_ROWS, _SHORT_ROWS = 4000, 1200
 _GROUP = ["hidden_size", "inter_size", "num_experts", "topk"]
 _KEYS = ["kernel_source", *_GROUP, "moe_tp_size", "moe_ep_size", "distribution"]
-# A row slower by this share than a larger batch of the same shape: the autotuner picked the wrong kernel.
+# A row slower by this share than one with more work (batch or width): the autotuner picked the wrong kernel.
 _NON_MONOTONE = 1.10
 # Routing of the "balanced" rows of this shape is degenerate in vllm and sglang: four experts get every token.
 _DEGENERATE = (7168, 2048, 256, 8)
@@ -71,11 +71,14 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
         Kernel("fp8", "fp8", _TORCH_FLOW),
         Kernel("bf16", "bfloat16", _TORCH_FLOW),
         Kernel("nvfp4:fused", "nvfp4", ("min_latency",)),
+        Kernel("fp8_block:fused", "fp8_block", ("flashinfer_trtllm",)),
+        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("moe_torch_flow",)),
     ),
     "sglang": (
         Kernel("nvfp4", "nvfp4", ("flashinfer_trtllm",)),
         Kernel("fp8_block", "fp8_block", ("flashinfer_trtllm",)),
         Kernel("bf16", "bfloat16", ("flashinfer_trtllm",)),
+        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("sglang_mxfp4_flashinfer_trtllm_moe",)),
         Kernel("fp8_block:triton", "fp8_block", ("triton",)),
         Kernel("bf16:triton", "bfloat16", ("triton",)),
     ),
@@ -85,6 +88,7 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
         Kernel("fp8", "fp8", _FUSED),
         Kernel("bf16", "bfloat16", _FUSED),
         Kernel("fp8_block:modular", "fp8_block", ("trtllmfp8expertsmodular",)),
+        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("trtllmmxfp4experts",)),
     ),
 }
 # (smallest, largest) row tile of a kernel's menu; the one that fits the fitted rows best is kept
@@ -170,15 +174,19 @@ def read_rows(frame: pd.DataFrame, kernel: Kernel, stack: str) -> Rows | None:
         return None
     d = d.groupby([*_KEYS, "num_tokens"], as_index=False)["latency"].median()
     excluded = {"repeats merged into their median": total - len(d)}
+    others = [k.sources for k in KERNELS.get(stack, ()) if k.dtype == kernel.dtype]
+    if ":" not in kernel.name and others:
+        known = frame["kernel_source"].str.contains("|".join(s for sources in others for s in sources))
+        excluded["of further kernels of the format"] = int(((frame["moe_dtype"] == kernel.dtype) & ~known).sum())
     if stack in ("vllm", "sglang"):
         bad = (d["distribution"] == "balanced") & (d[_GROUP] == _DEGENERATE).all(axis=1)
         excluded["degenerate balanced routing"] = int(bad.sum())
         d = d[~bad]
-    d = d.sort_values([*_KEYS, "num_tokens"]).reset_index(drop=True)
-    later = d.iloc[::-1].groupby(_KEYS, sort=False)["latency"].cummin().iloc[::-1]
-    slow = d["latency"] > _NON_MONOTONE * later
-    excluded["slower than a larger batch"] = int(slow.sum())
-    d = d[~slow]
+    point = [k for k in (*_KEYS, "num_tokens") if k != "moe_tp_size"]
+    batch, shard = _slower(d, _KEYS, "num_tokens", -1), _slower(d, point, "moe_tp_size", 1)
+    excluded["slower than a larger batch"] = int(batch.sum())
+    excluded["slower than a wider shard"] = int((shard & ~batch).sum())
+    d = d[~(batch | shard)]
     if d.empty:
         return None
     held = d.groupby(_GROUP)["latency"].transform(lambda x: float(held_out_group(*map(int, x.name)))) > 0
@@ -196,6 +204,12 @@ class Prepared:
 
     size: int
     parts: tuple[tuple[NDArray[np.int64], tuple[Floats, ...], RankLoad, Bools], ...]
+
+
+def _slower(d: pd.DataFrame, keys: list[str], size: str, step: int) -> pd.Series[bool]:
+    """Rows well slower than one of the same ``keys`` with more work (larger ``size`` for step -1, smaller for 1)."""
+    ordered = d.sort_values(size).iloc[::step]
+    return d["latency"] > _NON_MONOTONE * ordered.groupby(keys, sort=False)["latency"].cummin().reindex(d.index)
 
 
 def prepare(rows: Rows) -> Prepared:
@@ -288,10 +302,9 @@ def every_kernel(tables: MeasuredTables) -> list[tuple[str, Rows, str]]:
     found = []
     for kernel in KERNELS.get(tables.stack, ()):
         stack, table = tables.stack, read_table(tables, kernel)
-        if table is None and kernel.name == "nvfp4:fused":  # the same trtllm-gen kernels, timed under sglang
-            stack, kernel = "sglang", KERNELS["sglang"][0]
+        if table is None and kernel.name.endswith(":fused"):  # the same trtllm-gen kernels, timed under sglang
+            stack, kernel = "sglang", replace(kernel, sources=("flashinfer_trtllm",))
             table = read_table(replace(tables, stack=stack), kernel)
-            kernel = replace(kernel, name="nvfp4:fused")
         rows = read_rows(table[0], kernel, stack) if table else None
         if table is not None and rows is not None:
             source = f"aiconfigurator-core moe/{stack}/{table[1]}/moe_perf.parquet, kernel_source containing "

@@ -24,7 +24,8 @@ from ..decode import decode
 from ..errors import InvalidValueError
 from ..hardware import data_directory
 from ..layout import LayoutBatch
-from ..memory import weight_bytes_per_gpu
+from ..memory import kv_bytes_per_sequence_per_gpu, max_concurrency, weight_bytes_per_gpu
+from ..moe_load import experts_touched
 from ..profile import KernelProfile, load_profile, profile_names
 from ..serving import ServingSetup
 from ..workload import Workload
@@ -77,7 +78,7 @@ class ServingPrediction:
 def options_of(row: ServingRow) -> dict[str, Any]:
     """Step options of the row's stack."""
     table = stack_choices().get(row.stack, {})
-    return {k: v for k, v in table.items() if k not in ("source", "status", "load")} | {"host_seconds": 0.0}
+    return {k: v for k, v in table.items() if k not in ("source", "status", "load", "reserves_full_length")} | {"host_seconds": 0.0}
 
 
 def predict(row: ServingRow, *, profile: KernelProfile | None = None, **changes: Any) -> ServingPrediction:
@@ -86,8 +87,9 @@ def predict(row: ServingRow, *, profile: KernelProfile | None = None, **changes:
     options = options_of(row) | changes
     load = options.pop("load", stack_choices().get(row.stack, {}).get("load", "balanced"))
     context = row.input_tokens + row.output_tokens / 2
+    load_held = held_concurrency(row, kernels)
     step = decode(
-        row.architecture, row.layout, row.concurrency, context=context, formats=row.formats, profile=kernels, load=load, **options
+        row.architecture, row.layout, load_held, context=context, formats=row.formats, profile=kernels, load=load, **options
     )
     breakdown = {
         name: float(getattr(step, f"{name}_seconds")[0, 0, 0]) for name in ("gemm", "attention", "communication", "other")
@@ -100,7 +102,7 @@ def predict(row: ServingRow, *, profile: KernelProfile | None = None, **changes:
             layouts=LayoutBatch.from_layouts([row.layout]),
             formats=row.formats,
             profile=kernels,
-            concurrency=(row.concurrency,),
+            concurrency=(load_held,),
             mode="aggregated",
             options=options,
         )
@@ -110,11 +112,28 @@ def predict(row: ServingRow, *, profile: KernelProfile | None = None, **changes:
     return ServingPrediction(row, kernels.name, seconds, breakdown, roofline_seconds(row, kernels))
 
 
+def held_concurrency(row: ServingRow, profile: KernelProfile) -> float:
+    """Sequences of an aggregated row that run: the nominal ones, or what the KV cache holds.
+
+    Rows above the cap queue (TTFT of minutes); their step never sees the nominal batch. A stack admits a request against
+    its full length (TensorRT-LLM's default, no eviction) or against what is in use (vLLM, SGLang: the mean length).
+    Disaggregated rows state their running batch.
+    """
+    if row.mode != "agg":
+        return row.concurrency
+    reserved = 1.0 if stack_choices().get(row.stack, {}).get("reserves_full_length", False) else 0.5
+    held = max_concurrency(
+        row.architecture,
+        row.layout,
+        context=row.input_tokens + reserved * row.output_tokens,
+        formats=row.formats,
+        hardware=profile.hardware,
+    )
+    return max(1.0, min(row.concurrency, float(held[0, 0])))
+
+
 def roofline_seconds(row: ServingRow, profile: KernelProfile) -> float:
     """Bytes a GPU must read in a step, weights of the touched experts and KV, over its HBM bandwidth, s."""
-    from ..memory import kv_bytes_per_sequence_per_gpu
-    from ..moe_load import experts_touched
-
     design, layout = row.architecture, row.layout
     weights = float(weight_bytes_per_gpu(design, layout, row.formats)[0, 0])
     if design.num_experts:
