@@ -75,6 +75,15 @@ def read_pins(pins: Mapping[str, int]) -> dict[str, int]:
             raise UnknownKeyError(f"'{name[:60]}' cannot be pinned{did_you_mean(name, PINNABLE)}")
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DIMENSION:
             raise InvalidValueError(f"a pinned {name} must be a whole number from 0 to {MAX_DIMENSION}, got {value!r:.40}")
+    for name in ("hidden_size", "intermediate_size", "moe_intermediate_size"):
+        if pins.get(name, 0) % FLOOR:
+            raise InvalidValueError(f"a pinned {name} must be a multiple of {FLOOR} (whole tiles), got {pins[name]}")
+    heads, kv = pins.get("num_attention_heads", 0), pins.get("num_key_value_heads", 0)
+    if heads and kv and heads % kv:
+        raise InvalidValueError(f"n_kv_heads must divide n_heads, got pins n_heads={heads}, n_kv_heads={kv}")
+    experts, k = pins.get("num_experts", 0), pins.get("num_experts_per_tok", 0)
+    if experts and k > experts:
+        raise InvalidValueError(f"top_k must be at most num_experts, got pins top_k={k}, num_experts={experts}")
     return dict(pins)
 
 
@@ -218,5 +227,19 @@ def find_table(
             space, table, message = fine
     if table is None:
         pinned = f" with {', '.join(f'{k}={v}' for k, v in pins.items())}" if pins else ""
-        raise InvalidValueError(f"nothing fits {budget.total_params:.4g} parameters{pinned}: {message}")
+        freed = _freed(template, budget, rules, pins, formats)
+        raise InvalidValueError(f"nothing fits {budget.total_params:.4g} parameters{pinned}: {freed or message}")
     return space, table
+
+
+def _freed(template: Architecture, budget: Budget, rules: Rules, pins: Mapping[str, int], formats: TensorFormats) -> str:
+    """Which single pin makes the space empty: legal designs without it."""
+    found = []
+    for name, value in pins.items():
+        others = {k: v for k, v in pins.items() if k != name}
+        try:
+            table = build_table((build_space(template, budget, others, 1, formats),), budget, rules)
+        except InvalidValueError:
+            continue
+        found.append(f"without {name}={value} there are {len(table)} legal designs")
+    return "the pins contradict the budget, the bands or each other; " + "; ".join(found) if found else ""

@@ -1,0 +1,80 @@
+import json
+import math
+
+import pytest
+
+from shapefront.costmodel import InvalidValueError
+from shapefront.costmodel.models import load_model, model_names
+from shapefront.studies.cli import main
+from shapefront.studies.compare import compare
+
+
+def _run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(arguments))
+    code = stopped.value.code
+    return code if isinstance(code, int) else 0
+
+
+def test_a_model_equals_itself() -> None:
+    found = compare(["Llama-3.1-8B", "llama-3.1-8b"])
+    first, second = found.models
+    assert first.throughput == second.throughput
+    assert second.area_over_first == 0 and second.gives_up == () and second.loss_change == 0
+
+
+def test_what_is_given_up_is_named() -> None:
+    found = compare(["Llama-3.1-8B", load_model("Llama-3.1-8B").with_(num_key_value_heads=4)])
+    assert "a smaller KV cache a layer" in found.models[1].gives_up
+    assert found.models[1].area_over_first > 0.5  # half the cache at 8k context: far more sequences a GPU
+
+
+def test_frontiers_rise_and_fall() -> None:
+    for model in compare(["Qwen3-8B", "Qwen3-30B-A3B"]).models:
+        assert model.frontier is not None
+        points = model.frontier.points
+        assert all(
+            a < b for a, b in zip(points.tokens_per_second_per_user[:-1], points.tokens_per_second_per_user[1:], strict=True)
+        )
+        assert all(
+            a > b for a, b in zip(points.tokens_per_second_per_gpu[:-1], points.tokens_per_second_per_gpu[1:], strict=True)
+        )
+        assert math.isfinite(model.area) and model.area > 0
+
+
+def test_a_model_that_does_not_fit_is_kept_with_its_reason() -> None:
+    found = compare(["Llama-3.1-8B", "DeepSeek-V3"], gpus=(1,))
+    assert found.models[1].frontier is None and "GPU" in found.models[1].error
+    with pytest.raises(InvalidValueError, match="serves any of the models"):
+        compare(["Kimi-K2", "DeepSeek-V3"], gpus=(1,))
+
+
+def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("compare", "Llama-3.1-8B", "Qwen3-8B", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [m["name"] for m in found["models"]] == ["Llama-3.1-8B", "Qwen3-8B"]
+    assert found["models"][0]["frontier"]
+    assert _run("compare", "Llama-3.1-8B", "Qwen3-8B") == 0
+    assert "gives up: more parameters" in capsys.readouterr().out
+    assert _run("models", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == model_names()
+    assert {"total_params", "active_params", "hidden_size", "attention"} <= set(rows[0])
+    assert _run("models", "Qwen3-8B") == 0
+    assert "aiconfigurator-core" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "Llama-3.1-8B"), "compare takes 2 to 20 models, got 1"),
+        (("compare", "Llama-3.1-8B", "Qwen3-8B", "--rates", "20,x"), "rates reads like"),
+        (("compare", "Llama-3.1-8B", "Qwen3-8B", "--rates", "0"), "rates must be above 0"),
+        (("compare", "Llama-3.1-8B", "Qwen9-8B"), "did you mean 'Qwen3-8B'"),
+        (("models", "Lama-3.1-8B"), "did you mean 'Llama-3.1-8B'"),
+    ],
+)
+def test_errors_are_one_message(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err
