@@ -1,6 +1,7 @@
 """The seven guidelines: what is found, what it costs, and that the fix removes it."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,7 +217,7 @@ def random_design(rng: np.random.Generator) -> Architecture:
     kv = int(rng.choice([1, 2, 4, 8]))
     heads = kv * max(1, round(hidden / size / kv))
     layers = int(np.clip(hidden / rng.uniform(30, 180), 4, 120))
-    common = {
+    common: dict[str, Any] = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
