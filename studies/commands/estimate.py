@@ -21,6 +21,7 @@ from ...costmodel import (
 )
 from ...costmodel.decode import decode
 from ...costmodel.memory import gpus_needed, max_concurrency
+from ...costmodel.pipeline import stage_imbalance
 from ...costmodel.regimes import resource_shares, ruling_bound
 from ...costmodel.serving import MODES, ServingSetup
 from ...costmodel.serving_frontier import frontier
@@ -145,6 +146,8 @@ def _point(design: Architecture, setup: ServingSetup, concurrency: float | None,
         "tokens_per_second_per_gpu": wanted / itl / one.gpus,
         "ttft_seconds": None,
     }
+    if one.pp > 1:
+        row["stage_imbalance"] = float(stage_imbalance(design.num_hidden_layers, one.pp))
     if setup.mode != "decode":
         curve = frontier(design, setup.with_(concurrency=(wanted,)))
         row |= {k: v for k, v in curve.rows()[0].items() if k not in ("breakdown", "bound")}

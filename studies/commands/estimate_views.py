@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -42,6 +43,8 @@ def print_point(row: dict[str, Any], json: bool) -> None:
         print_json(row)
         return
     itl = row["itl_seconds"]
+    if row.get("stage_imbalance", 1.0) > 1.0:
+        sys.stdout.write(f"uneven stages: the fullest has {row['stage_imbalance'] - 1:.1%} more layers than the mean\n")
     print_table(
         ["layout GPUs", "concurrency", "holds", "ITL ms", "TTFT s", "tokens/s/user", "tokens/s/GPU", "bound"],
         [

@@ -55,7 +55,7 @@ def test_a_load_balancer_recovers_most_of_the_loss() -> None:
 
 def test_all_to_all_grows_with_the_tokens(table: dict[tuple[str, int, float], ExpertScaling]) -> None:
     few, many = (table["balanced", 64, t] for t in (8.0, 512.0))
-    assert many.communication_share * many.itl_seconds > 3 * few.communication_share * few.itl_seconds
+    assert many.communication_share * many.itl_seconds > 2 * few.communication_share * few.itl_seconds
 
 
 def test_aggregate_bandwidth_loads_expert_weights_faster() -> None:

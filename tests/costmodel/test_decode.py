@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from shapefront.costmodel import Architecture, ArchitectureBatch, InvalidValueError, Layout, LayoutBatch, enumerate_layouts
 from shapefront.costmodel.decode import decode
+from shapefront.costmodel.profile import KernelProfile, parse_profile
+from shapefront.costmodel.step_parts import reduce_seconds
 from shapefront.costmodel.step_plan import keyed
 
 LLAMA_8B = Architecture(
@@ -157,3 +161,44 @@ def test_keyed_returns_every_point_its_own_combination() -> None:
     np.testing.assert_array_equal(key.gather(key["tpa"]).reshape(40, 12), np.broadcast_to(tpa, (40, 12)))
     np.testing.assert_array_equal(key.gather(key["rows"]).reshape(40, 12), rows)
     assert key["tpa"].shape[1] == len({(int(t), r) for t, row in zip(tpa[:, 0], rows, strict=True) for r in row})
+
+
+def made_profile(**families: dict[str, dict[str, object]]) -> KernelProfile:
+    """The ideal profile with some numbers of ours."""
+    table: dict[str, Any] = {"name": "made", "hardware": "gb300"}
+    for family, fits in families.items():
+        table[family] = {name: {"status": "inferred", "source": "test", "parameters": p} for name, p in fits.items()}
+    return parse_profile(table, "made")
+
+
+def test_static_scales_save_the_dynamic_scale_kernel() -> None:
+    # 8 µs a linear layer of 4 per Llama layer, 32 layers; GEMMs of 20 µs launch keep more than half of their time.
+    profile = made_profile(gemm={"nvfp4": {"launch_seconds": 20e-6}}, elementwise={"dynamic_scale": {"launch_seconds": 8e-6}})
+    dynamic, static = (decode(LLAMA_8B, Layout(), 1, context=1024, profile=profile, static_scales=s) for s in (0.0, 1.0))
+    moved = 2 * (4096 + 4096 + 4096 + 14336) / 8e12  # BF16 activations of the four layers, read once at 8 TB/s
+    saved = dynamic.seconds[0, 0, 0] - static.seconds[0, 0, 0]
+    assert saved == pytest.approx(32 * (4 * 8e-6 + moved), rel=1e-9)
+
+
+def test_static_scales_never_take_more_than_half_of_a_gemm() -> None:
+    profile = made_profile(elementwise={"dynamic_scale": {"launch_seconds": 1.0}})
+    dynamic, static = (decode(LLAMA_8B, Layout(), 1, context=1024, profile=profile, static_scales=s) for s in (0.0, 1.0))
+    linear = sum(dynamic.parts[n][0, 0, 0] for n in ("qkv_gemm", "output_gemm", "dense_ffn_gemm"))
+    assert dynamic.seconds[0, 0, 0] - static.seconds[0, 0, 0] == pytest.approx(linear / 2, rel=1e-9)
+
+
+def test_all_reduce_takes_the_faster_of_kernel_and_library() -> None:
+    slow_stack = {"latency_seconds": 5e-6, "efficiency": 0.1}
+    library = {"latency_seconds": 20e-6, "efficiency": 0.8}
+    profile = made_profile(all_reduce={"default": slow_stack}, collective={"all_reduce": library})
+    short, long = np.array([1e4]), np.array([1e8])
+    ranks = np.array([8.0])
+    # in-switch reduction sends S once: 10 KB stays with the stack's kernel, 100 MB goes to the library
+    assert reduce_seconds(short, ranks, profile)[0] == pytest.approx(5e-6 + 1e4 / (0.1 * 900e9), rel=1e-9)
+    assert reduce_seconds(long, ranks, profile)[0] == pytest.approx(20e-6 + 1e8 / (0.8 * 900e9), rel=1e-9)
+
+
+def test_a_negative_constant_leaves_half_of_the_step() -> None:
+    plain = decode(LLAMA_8B, Layout(), 1, context=1024, profile="ideal").seconds[0, 0, 0]
+    corrected = decode(LLAMA_8B, Layout(), 1, context=1024, profile="ideal", host_seconds=-1.0).seconds[0, 0, 0]
+    assert corrected == pytest.approx(plain / 2, rel=1e-9)
