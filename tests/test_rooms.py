@@ -53,3 +53,15 @@ def test_a_room_is_not_a_package() -> None:
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert done.returncode and f"import shapefront.{room}" in done.stderr
+
+
+def test_entry_points_stand_at_the_cost_model_itself() -> None:
+    """The names others build on (README): functions, although modules are called `decode` and `prefill` too."""
+    code = (
+        "from shapefront.costmodel import (all_reduce_seconds, all_to_all_seconds, attention_decode_seconds,"
+        " attention_prefill_seconds, decode, frontier, gemm_seconds, moe_seconds, prefill)\n"
+        "from shapefront.costmodel.decode import price_decode\n"
+        "from shapefront.costmodel import decode as again\n"
+        "print(callable(again) and again is decode and callable(prefill))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "True"
