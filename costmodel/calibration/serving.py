@@ -32,7 +32,9 @@ from ..workload import Workload
 from .serving_rows import ServingRow, read_rows
 
 FloatArray = NDArray[np.float64]
-_FALLBACK = "gb300"  # hardware whose kernel numbers stand in where a system has no profile of its own
+# Hardware of the same generation whose kernel numbers stand in where a system has no profile of its own.
+_NEIGHBOURS = {"h100": ("h200",), "h200": ("h100",), "b300": ("gb300", "b200"), "b200": ("b300", "gb200")}
+_FALLBACK = ("gb300", "gb200", "b200", "h200")
 
 
 @lru_cache(maxsize=1)
@@ -42,18 +44,25 @@ def stack_choices() -> Mapping[str, Mapping[str, Any]]:
 
 
 def profile_of(row: ServingRow) -> KernelProfile:
-    """The kernel profile of the row's (system, stack); the GB300 one on the row's hardware where there is none.
+    """The kernel profile of the row's (system, stack); a neighbour's kernels on the row's hardware where there is none.
 
     Raises:
         InvalidValueError: the stack has no profile at all.
     """
-    own, shared = f"{row.system}-{row.stack}", f"{_FALLBACK}-{row.stack}"
+    return stack_profile(row.system, row.stack)
+
+
+def stack_profile(system: str, stack: str) -> KernelProfile:
+    """Kernel profile of a stack on a system, by name or by the nearest hardware that has one.
+
+    Raises:
+        InvalidValueError: the stack has no profile at all.
+    """
     names = profile_names()
-    if own in names:
-        return load_profile(own)
-    if shared in names:
-        return load_profile(shared, hardware=row.system)
-    raise InvalidValueError(f"no kernel profile of stack '{row.stack}'; run `shapefront calibrate` for it")
+    for hardware in (system, *_NEIGHBOURS.get(system, ()), *_FALLBACK):
+        if f"{hardware}-{stack}" in names:
+            return load_profile(f"{hardware}-{stack}", hardware=None if hardware == system else system)
+    raise InvalidValueError(f"no kernel profile of stack '{stack}'; run `shapefront calibrate` for it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,8 @@ class ServingPrediction:
 def options_of(row: ServingRow) -> dict[str, Any]:
     """Step options of the row's stack."""
     table = stack_choices().get(row.stack, {})
-    return {k: v for k, v in table.items() if k not in ("source", "status", "load", "reserves_full_length")} | {"host_seconds": 0.0}
+    other = ("source", "status", "load", "reserves_full_length")
+    return {k: v for k, v in table.items() if k not in other} | {"host_seconds": 0.0}
 
 
 def predict(row: ServingRow, *, profile: KernelProfile | None = None, **changes: Any) -> ServingPrediction:
@@ -179,9 +189,9 @@ def _two_constants(rows: Sequence[ServingPrediction]) -> Callable[[ServingPredic
     y = np.array([p.row.tpot_seconds for p in rows])
     weight = 1.0 / y
     matrix = np.stack([np.ones_like(x), x], axis=1)
-    solution = np.zeros(2)
+    solution: FloatArray = np.zeros(2)
     for _ in range(50):
-        solution = np.linalg.lstsq(matrix * weight[:, None], y * weight, rcond=None)[0]
+        solution = np.asarray(np.linalg.lstsq(matrix * weight[:, None], y * weight, rcond=None)[0], dtype=np.float64)
         error = np.abs(matrix @ solution - y) / y
         weight = 1.0 / (y * np.sqrt(np.maximum(error, 1e-3)))
     a, b = (float(v) for v in solution)
@@ -245,16 +255,20 @@ class ServingReport:
         return found
 
     def table(self) -> list[dict[str, Any]]:
-        """One line per system x stack x model x format x mode, then the totals."""
-        keys = sorted({_line(p) for p in self.predictions})
+        """One line per system x stack x model x format x mode, then the totals of each mode."""
         names = ("system", "stack", "model", "format", "mode")
-        rows = [dict(zip(names, key, strict=True)) | self.summary(lambda p, key=key: _line(p) == key) for key in keys]
-        for mode in sorted({p.row.mode for p in self.predictions}):
-            rows.append(
-                dict(zip(names, ("all", "all", "all", "all", mode), strict=True))
-                | self.summary(lambda p, m=mode: p.row.mode == m)
-            )
-        return rows
+
+        def line(key: tuple[str, ...], where: Callable[[ServingPrediction], bool]) -> dict[str, Any]:
+            return {"family": "serving", **dict(zip(names, key, strict=True)), **self.summary(where), "excluded": len(self.refused)}
+
+        def same(key: tuple[str, ...]) -> Callable[[ServingPrediction], bool]:
+            return lambda p: _line(p) == key
+
+        def of_mode(mode: str) -> Callable[[ServingPrediction], bool]:
+            return lambda p: p.row.mode == mode
+
+        rows = [line(key, same(key)) for key in sorted({_line(p) for p in self.predictions})]
+        return rows + [line(("all", "all", "all", "all", m), of_mode(m)) for m in sorted({p.row.mode for p in self.predictions})]
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row with its prediction, error and breakdown."""

@@ -23,11 +23,11 @@ from ..formats import TensorFormats
 from ..hardware import data_directory
 from ..layout import Layout, LayoutBatch, enumerate_layouts
 from ..prefill import prefill
-from ..profile import KernelProfile, load_profile, profile_names
+from ..profile import KernelProfile
 from ..serving import ServingSetup
 from ..serving_frontier import frontier
 from ..workload import Workload
-from .serving import error_figures
+from .serving import error_figures, stack_profile
 from .serving_rows import architecture_of, formats_of
 
 _SPECULATIVE = re.compile(r"\bMTP ?[1-9]|\bMTP\b|EAGLE|spec(ulative)? dec|simMTP|simulated MTP|acceptance", re.IGNORECASE)
@@ -72,14 +72,6 @@ def bundled_figures() -> Path:
     return data_directory("serving") / "figures.csv"
 
 
-def _profile(system: str, stack: str) -> KernelProfile:
-    names = profile_names()
-    for name in (f"{system}-{stack}", f"gb300-{stack}", "gb300-trtllm"):
-        if name in names:
-            return load_profile(name) if name.startswith(system) else load_profile(name, hardware=system)
-    return load_profile("ideal", hardware=system)
-
-
 def _formats(design: Architecture, precision: str) -> TensorFormats:
     name = re.split(r"[ ,(]", precision.strip())[0]
     found = formats_of(design, {"MXFP4": "mxfp4", "NVFP4": "fp4"}.get(name, name))
@@ -122,7 +114,7 @@ def price_figure(cells: Mapping[str, str]) -> Figure:
     formats = _formats(design, cells["precision"])
     system = cells["hardware"].lower().replace(" nvl72", "").split(" ")[0]
     stack = next((s for prefix, s in _STACKS.items() if cells["id"].startswith(prefix)), "vllm" if "vLLM" in notes else "trtllm")
-    profile = _profile(system, stack)
+    profile = stack_profile(system, stack)
     isl, osl = _float(cells, "isl"), _float(cells, "osl")
     if math.isnan(isl):
         raise InvalidValueError("no prompt length stated")

@@ -184,7 +184,7 @@ def print_stages(
     )
     rows = []
     for i, pp in enumerate(depths):
-        row = layouts.layout(i).to_dict() | {
+        row: dict[str, Any] = layouts.layout(i).to_dict() | {
             "pp": pp,
             "ttft_seconds": float(step.ttft_seconds[0, i]),
             "input_tokens_per_second_per_gpu": float(step.tokens_per_second_per_gpu[0, i]),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def test_categories_sum_to_the_step_and_parts_to_the_categories() -> None:
 
 def test_more_sequences_never_take_less_time() -> None:
     layouts = enumerate_layouts([8], moe=True, max_kvp=8, max_pp=4)
-    step = decode(DEEPSEEK_R1, layouts, 2.0 ** np.arange(0, 12), context=4096, profile="ideal")
+    step = decode(DEEPSEEK_R1, layouts, [2.0**i for i in range(12)], context=4096, profile="ideal")
     assert np.all(np.diff(step.seconds, axis=2) >= -1e-15)
 
 
@@ -163,7 +164,7 @@ def test_keyed_returns_every_point_its_own_combination() -> None:
     assert key["tpa"].shape[1] == len({(int(t), r) for t, row in zip(tpa[:, 0], rows, strict=True) for r in row})
 
 
-def made_profile(**families: dict[str, dict[str, object]]) -> KernelProfile:
+def made_profile(**families: Mapping[str, Mapping[str, float]]) -> KernelProfile:
     """The ideal profile with some numbers of ours."""
     table: dict[str, Any] = {"name": "made", "hardware": "gb300"}
     for family, fits in families.items():
