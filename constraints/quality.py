@@ -14,13 +14,14 @@ Sources (status of every coefficient: fitted, by the paper named):
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..costmodel.architecture import Architecture
 from ..costmodel.batch import ArchitectureBatch
-from .laws import DENSE, JOINT, SHAPE, ZHAO, DenseLaw, JointLaw, ShapeLaw, ZhaoLaw
+from .laws import DENSE, FIT_RANGES, JOINT, SHAPE, ZHAO, DenseLaw, JointLaw, ShapeLaw, ZhaoLaw, named_law
 
 FloatArray = NDArray[np.float64]
 SizeLaw = Callable[[ArchitectureBatch, float], FloatArray]
@@ -185,8 +186,6 @@ def size_loss(
     """
     batch = _as_batch(designs)
     if isinstance(law, str):
-        from .laws import named_law
-
         law = (ZHAO if batch.kind.moe else DENSE) if law == "default" else named_law(law)
     if isinstance(law, DenseLaw):
         return size_loss_dense(batch.total_params, train_tokens, law)
@@ -214,6 +213,48 @@ def predicted_loss(
     """
     batch = _as_batch(designs)
     return size_loss(batch, train_tokens, law) + delta_loss_shape(batch.hidden_size, batch.num_hidden_layers, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class LawComparison:
+    """What one size law (plus the shape penalty) says about a design beside a reference.
+
+    Attributes:
+        law: ``dense``, ``zhao`` or ``joint``.
+        change: Q − Q_reference, nats/token.
+        fitted_on: what the law was fitted on.
+        source: where it was published.
+        times_beyond: the larger model's total over the largest model of the fit; above 1 is an extrapolation.
+    """
+
+    law: str
+    change: float
+    fitted_on: str
+    source: str
+    times_beyond: float
+
+
+def compare_laws(
+    design: Architecture, reference: Architecture, train_tokens: float = DEFAULT_TRAIN_TOKENS
+) -> tuple[LawComparison, ...]:
+    """Every law that covers both designs, side by side, with the range it was fitted on.
+
+    Values of different laws are never subtracted: each row is a difference within one law.
+
+    Args:
+        design: the design.
+        reference: what it is compared with.
+        train_tokens: D.
+    """
+    both_moe, neither = (all((d.num_experts > 0) == moe for d in (design, reference)) for moe in (True, False))
+    names = (("zhao",) if both_moe else ("dense",) if neither else ()) + ("joint",)
+    largest = max(design.total_params, reference.total_params)
+    rows = []
+    for name in names:
+        fit = FIT_RANGES[name]
+        change = float(predicted_loss(design, train_tokens, name)[0] - predicted_loss(reference, train_tokens, name)[0])
+        rows.append(LawComparison(name, change, fit.text, fit.source, largest / fit.max_params))
+    return tuple(rows)
 
 
 def quality_violations(

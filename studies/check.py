@@ -52,8 +52,8 @@ class CheckResult:
         """Whether a run with ``--fail-on`` this value fails.
 
         Args:
-            on: ``finding``, ``information`` (any departure), ``never``, or rule ids separated by commas (those, when they are
-                findings).
+            on: ``finding``, ``information`` (any departure), ``never``, or rule ids separated by commas (any departure from those
+                rules, whatever it costs).
 
         Raises:
             InvalidValueError: none of these.
@@ -66,7 +66,7 @@ class CheckResult:
                         f"fail-on must be finding, information, never or rule ids like SF003,SF009, got '{rule[:40]}'"
                         f"{did_you_mean(rule, RULES)}"
                     )
-            return any(f.id in wanted for f in self.findings)
+            return any(f.id in wanted for f in self.review.all)
         return bool(self.findings if on == "finding" else self.review.all if on == "information" else ())
 
     def to_dict(self) -> dict[str, Any]:

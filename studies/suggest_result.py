@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from ..constraints.budget import Budget
 from ..constraints.equal_quality import gives_up
 from ..constraints.guidelines import review
 from ..constraints.laws import CAVEATS, fit_warnings
-from ..constraints.quality import delta_loss_shape, predicted_loss
+from ..constraints.quality import compare_laws, delta_loss_shape
 from ..constraints.rules import Rules
 from ..constraints.space import DesignSpace
 from ..costmodel.architecture import Architecture
@@ -123,7 +122,7 @@ def make_result(
                 throughput={rate: float(pool.throughput[position, problem.rates.index(rate)]) for rate in rates},
                 frontier_area=float(pool.area[position]),
                 delta_loss_shape=float(delta_loss_shape(design.hidden_size, design.num_hidden_layers)),
-                loss_change={law: _loss_change(design, nearest, problem.train_tokens, law) for law in ("default", "joint")},
+                laws=compare_laws(design, nearest, problem.train_tokens),
                 kv_bytes_per_token=float(kv_bytes_per_token(design, problem.setup.formats)[0]),
                 nearest=nearest,
                 nearest_throughput=nearest_values,
@@ -137,9 +136,3 @@ def make_result(
     notes = [f"quality: {CAVEATS[0]}"] if any(fit_warnings(s.design) for s in found) else []
     notes.append("a real model of another size than the budget is never at equal quality: totals must lie within -0.5 to +1 %")
     return SuggestResult(tuple(found), problem, problem.reference, legal, rates, tuple(notes))
-
-
-def _loss_change(design: Architecture, nearest: Architecture, train_tokens: float, law: str) -> float:
-    if law == "default" and (design.num_experts > 0) != (nearest.num_experts > 0):
-        return math.nan
-    return float(predicted_loss(design, train_tokens, law)[0] - predicted_loss(nearest, train_tokens, law)[0])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..constraints.guidelines import Review
+from ..constraints.quality import LawComparison
 from ..costmodel.architecture import INTEGER_FIELDS, Architecture
 from ..costmodel.profile import load_profile
 from ..search.problem import SearchProblem
@@ -25,7 +26,7 @@ class Suggestion:
         throughput: rate → tokens/s/GPU.
         frontier_area: area under its frontier over ln(rate).
         delta_loss_shape: shape penalty, nats/token.
-        loss_change: predicted loss minus the nearest real model's, nats/token, by each law (``default``, ``joint``).
+        laws: predicted loss minus the nearest real model's by every law that covers both, with the range of its fit.
         kv_bytes_per_token: over all layers, B.
         nearest: the nearest real model, for orientation.
         nearest_throughput: its tokens/s/GPU at the same rates in the same deployment with its own best layouts.
@@ -41,7 +42,7 @@ class Suggestion:
     throughput: Mapping[float, float]
     frontier_area: float
     delta_loss_shape: float
-    loss_change: Mapping[str, float]
+    laws: tuple[LawComparison, ...]
     kv_bytes_per_token: float
     nearest: Architecture
     nearest_throughput: Mapping[float, float]
@@ -67,7 +68,7 @@ class Suggestion:
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "nearest_model": self.nearest.name,
             "nearest_model_tokens_per_second_per_gpu": {f"{r:g}": v for r, v in self.nearest_throughput.items()},
-            "loss_change_to_nearest": dict(self.loss_change),
+            "laws": [asdict(law) for law in self.laws],
             "equal_quality": self.equal_quality,
             "gives_up": list(self.gives_up),
             "waterfall": self.waterfall.to_dict(),

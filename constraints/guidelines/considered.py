@@ -25,6 +25,7 @@ class Considered:
         scale_up_gpus: GPUs of the scale-up domain.
         formats: number formats.
         four_bit: the hardware multiplies in four bits.
+        fitted_gemms: formats whose matrix products the profile has numbers for; the others are priced at the roofline.
         max_delta_loss_shape: limit of the shape penalty, nats/token.
     """
 
@@ -35,12 +36,14 @@ class Considered:
     scale_up_gpus: int
     formats: TensorFormats
     four_bit: bool
+    fitted_gemms: frozenset[str] = frozenset()
     max_delta_loss_shape: float = SOFT_SHAPE_LIMIT
 
     @classmethod
     def of(cls, design: Architecture, setup: ServingSetup, max_delta_loss_shape: float = SOFT_SHAPE_LIMIT) -> Considered:
         """The frame of a deployment."""
-        layouts, hardware = setup.layouts, load_profile(setup.profile).hardware
+        profile = load_profile(setup.profile)
+        layouts, hardware = setup.layouts, profile.hardware
 
         def largest(values: list[int], limit: int) -> int:
             return max([v for v in values if v <= limit], default=1)
@@ -53,5 +56,6 @@ class Considered:
             scale_up_gpus=hardware.scale_up_gpus,
             formats=setup.formats,
             four_bit=hardware.nvfp4_flop_per_second > 0,
+            fitted_gemms=frozenset(profile.families.get("gemm", {})),
             max_delta_loss_shape=max_delta_loss_shape,
         )

@@ -24,13 +24,18 @@ def drafts(design: Architecture, considered: Considered) -> list[Draft]:
     for name in _CLASSES:
         own = getattr(considered.formats, name)
         if name not in unused and get_format(own).weight_bits > limit:
-            found.append(_draft(name, own, target, get_format(own).weight_bits, limit))
+            uneven = (own in considered.fitted_gemms) != (target in considered.fitted_gemms)
+            found.append(_draft(name, own, target, get_format(own).weight_bits, limit, uneven))
     if get_format(considered.formats.kv).weight_bits > 8:
-        found.append(_draft("kv", considered.formats.kv, "fp8", get_format(considered.formats.kv).weight_bits, 8))
+        found.append(_draft("kv", considered.formats.kv, "fp8", get_format(considered.formats.kv).weight_bits, 8, False))
     return found
 
 
-def _draft(name: str, own: str, target: str, bits: float, limit: float) -> Draft:
+def _draft(name: str, own: str, target: str, bits: float, limit: float, uneven: bool) -> Draft:
+    note = "quality of the lower precision is not priced; try it on your checkpoints"
+    if uneven:
+        note += "; the profile has numbers for one of the two formats only, the other is priced at the roofline"
+
     def price(pricer: Pricer) -> Prices:
         setup = pricer.setup.with_(formats=replace(pricer.setup.formats, **{name: target}))
         other = Pricer(pricer.design, setup, pricer.rates)
@@ -53,5 +58,5 @@ def _draft(name: str, own: str, target: str, bits: float, limit: float) -> Draft
         fix={f"formats.{name}": target},
         price=price,
         advisory=name == "lm_head",  # servers keep it in 16 bits by convention: a deployment's choice, shown with its price
-        note="quality of the lower precision is not priced; try it on your checkpoints",
+        note=note,
     )

@@ -1,7 +1,7 @@
 """Guideline 3 emerges: without the quality guard the best design of a budget gets ever shallower; with it, it stops at its edge.
 
-8B dense parameters, tokenizer and head size of Llama-3.1-8B; every legal design on a 256 lattice is priced, for several limits of the
-shape penalty; the width-to-depth band of real models is off, so that the guard alone holds. Run:
+8B dense parameters, tokenizer and head size of Llama-3.1-8B; every legal design on a 256 lattice is priced, for several limits
+of the shape penalty; the width-to-depth band of real models is off, so that the guard alone holds. Run:
 python docs/blog/guideline3.py [picture.png]
 """
 
@@ -78,18 +78,17 @@ def draw(rows, path):
         right.semilogx(shown, [r[5] / 1e3 for r in mine], marker=marker, label=f"{rate:g} tokens/s/user")
     for axes, what in ((left, "layers of the best design"), (right, "its throughput, 1000 tokens/s/GPU")):
         axes.axvline(0.010, color="grey", linestyle=":", linewidth=1)
-        axes.set_xlabel("limit of the shape penalty, nats/token (right end: no guard)")
+        axes.set_xlabel("limit of the shape penalty, nats/token")
         axes.set_ylabel(what)
         axes.set_ylim(bottom=0)
     left.legend(frameon=False)
-    figure.suptitle("8B dense: the guard, not the hardware, sets the depth (profile gb300-blog)")
+    figure.suptitle("8B dense: the guard, not the hardware, sets the depth (gb300-blog; right end: no guard)")
     figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":
     found = best_depths()
     for limit, rate, layers, hidden, penalty, throughput in found:
-        print(
-            f"limit {limit:<6g} at {rate:3g} tokens/s/user: {layers:2d} layers of {hidden}, penalty {penalty:.4f}, {throughput:,.0f} tokens/s/GPU"
-        )
+        where = f"{layers:2d} layers of {hidden}, penalty {penalty:.4f}"
+        print(f"limit {limit:<6g} at {rate:3g} tokens/s/user: {where}, {throughput:,.0f} tokens/s/GPU")
     draw(found, sys.argv[1] if len(sys.argv) > 1 else "guideline3.png")

@@ -32,7 +32,7 @@ def check(
     min_share: Annotated[float, typer.Option(help="Least share of the step time that makes a finding.")] = FINDING_SHARE,
     max_delta_loss_shape: Annotated[float, typer.Option(help="Limit of the shape penalty, nats/token.")] = SOFT_SHAPE_LIMIT,
     fail_on: Annotated[
-        str, typer.Option(help="Exit 1 on: finding, information, never, or rule ids like SF003,SF009.")
+        str, typer.Option(help="Exit 1 on: finding, information, never, or any departure from rules like SF003,SF009.")
     ] = "finding",
     format: Annotated[str, typer.Option("--format", help="text, json or sarif (SARIF 2.1.0).")] = "text",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -119,6 +119,8 @@ def _print(result: SuggestResult, explain: bool) -> None:
         quality = "at equal quality" if s.equal_quality else f"gives up: {'; '.join(s.gives_up)}"
         typer.echo(f"{s.design.name} beside {s.nearest.name}: {beside}; {quality}")
         typer.echo(f"  {s.waterfall.message}")
+        laws = (f"{law.change:+.4f} by the {law.law} law ({_beyond(law.times_beyond)})" for law in s.laws)
+        typer.echo(f"  predicted loss beside {s.nearest.name}, nats/token: {'; '.join(laws)}")
         if s.review is not None and s.review.findings:
             typer.echo(f"  findings: {', '.join(f'{f.id} {f.dimension} ({f.cost_share:.1%})' for f in s.review.findings)}")
     if explain:
@@ -126,6 +128,10 @@ def _print(result: SuggestResult, explain: bool) -> None:
             _print_steps(s, result.rates)
     for note in result.notes:
         typer.echo(f"note: {note}")
+
+
+def _beyond(times: float) -> str:
+    return "inside its fit" if times <= 1 else f"{times:.2g}x beyond its fit"
 
 
 def _row(s: Suggestion) -> list[object]:

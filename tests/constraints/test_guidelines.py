@@ -169,6 +169,16 @@ def test_precision_is_priced_by_class() -> None:
     assert found["formats.kv"].cost_share > found["formats.ffn"].cost_share  # many sequences: the cache is the larger read
 
 
+def test_uneven_profiles_say_so() -> None:
+    # the post's profile has tiles for NVFP4 only: BF16 beside it is the bare roofline, and the finding says so
+    notes = {profile: _note(profile) for profile in ("ideal", "gb300-blog")}
+    assert "roofline" not in notes["ideal"] and "roofline" in notes["gb300-blog"]
+
+
+def _note(profile: str) -> str:
+    return next(f.note for f in review(load_model("Llama-3.1-8B"), _setup(False, profile)).all if f.id == "SF011")
+
+
 def test_routing_costs_and_is_information() -> None:
     finding = _found("Qwen3-30B-A3B", "SF014", "workload.load")
     assert finding.level == "information" and finding.cost_share > 0

@@ -165,3 +165,15 @@ def test_warnings_beyond_the_fit() -> None:
     assert fit_warnings(small) == []
     large = " ".join(fit_warnings(load_model("DeepSeek-V3")))
     assert "MoE size law (Zhao)" in large and "joint size law" in large and "width 7168, 61 layers" in large
+
+
+def test_laws_side_by_side() -> None:
+    deepseek, qwen = load_model("DeepSeek-V3"), load_model("Qwen3-30B-A3B")
+    rows = quality.compare_laws(deepseek, qwen)
+    assert [r.law for r in rows] == ["zhao", "joint"]
+    assert rows[0].times_beyond == pytest.approx(671.03 / 9, rel=1e-3)  # validated to 9B
+    for row in rows:
+        own = quality.predicted_loss(deepseek, law=row.law)[0] - quality.predicted_loss(qwen, law=row.law)[0]
+        assert row.change == pytest.approx(float(own)) and row.change < 0 and row.source
+    assert [r.law for r in quality.compare_laws(load_model("Llama-3.1-8B"), qwen)] == ["joint"]
+    assert all(r.change == 0 for r in quality.compare_laws(qwen, qwen))

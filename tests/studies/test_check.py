@@ -56,6 +56,7 @@ def test_exit_codes(clean: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("Qwen3-30B-A3B", "SF009", 1),
         ("Qwen3-30B-A3B", "sf009, SF001", 1),
         ("Qwen3-30B-A3B", "SF003", 0),
+        ("gpt-oss-20b", "SF003", 1),  # named, so it counts whatever it costs
         ("Llama-3.1-8B", "information", 1),
         ("Qwen3-30B-A3B", "SF099", 2),
         ("Qwen3-30B-A3B", "sometimes", 2),
