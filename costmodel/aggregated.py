@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch import ArchitectureBatch
-from .decode import DecodeStep, price_decode
+from .decode import price_decode
 from .layout import LayoutBatch
 from .pipeline import stage_imbalance
 from .step_attention import decode_attention, mixed_attention, prefill_attention
@@ -59,22 +59,28 @@ def mean_chunk(setup: ServingSetup) -> tuple[int, float, float, float]:
 
 def _price(
     b: ArchitectureBatch, setup: ServingSetup, decode: StepPlan, mixed: StepPlan
-) -> tuple[FloatArray, FloatArray, DecodeStep]:
-    """TPOT (1) and TTFT (2), each ``(A, P, C)``, and the decode step."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """TPOT (1) and TTFT (2), each ``(A, P, C)``, and the decode step's categories ``(4, A, P, C)``."""
     options, layouts = setup.step_options(), setup.layouts
-    context = setup.workload.decode_context
+    context, host = setup.workload.decode_context, options.step.host_seconds
+    options = replace(options, host_seconds=0.0)  # the constant is the decode step's: a chunk must not pay it twice
     step = price_decode(b, layouts, decode, context, options)
+    parts = np.stack([step.gemm_seconds, step.attention_seconds, step.communication_seconds, step.other_seconds])
+    constant = np.maximum(host, -0.5 * step.seconds)
+    parts[3] += constant
+    seconds = step.seconds + constant
     count, size, past, prompts = mean_chunk(setup)
     attention = mixed_attention(decode_attention(context), prefill_attention(np.array([size]), np.array([past]), prompts))
     together = price_pass(b, mixed, attention, options).sum(axis=0)
-    alone = price_pass(b, decode, decode_attention(context), options).sum(axis=0)
+    staged = bool(np.any(layouts.pp > 1))
+    alone = price_pass(b, decode, decode_attention(context), options).sum(axis=0) if staged else step.seconds
     extra = np.maximum(together - alone, 0.0)
     waits = stage_imbalance(b.num_hidden_layers[:, None], layouts.pp[None]) / layouts.pp[None]
     others = np.maximum(decode.rows * decode.turns - 1.0, 0.0)[None]  # B - 1 on this attention rank, all turns
     delay = count * extra * waits[:, :, None]
-    tpot = step.seconds + others / setup.workload.output_tokens * delay
-    ttft = count * (step.seconds + extra)
-    return tpot, ttft, step
+    tpot = seconds + others / setup.workload.output_tokens * delay
+    ttft = count * (seconds + extra)
+    return tpot, ttft, parts
 
 
 def aggregated_seconds(b: ArchitectureBatch, setup: ServingSetup) -> tuple[FloatArray, FloatArray]:
@@ -104,9 +110,9 @@ def aggregated_points(b: ArchitectureBatch, setup: ServingSetup, limits: FloatAr
     grid = point_grid(setup, limits)
     decode = decode_plan_of(setup.layouts, grid)
     _, size, _, prompts = mean_chunk(setup)
-    tpot, ttft, step = _price(b, setup, decode, mixed_plan(setup.layouts, decode, size * prompts, prompts))
-    parts = np.stack([step.gemm_seconds, step.attention_seconds, step.communication_seconds, step.other_seconds])[:, 0]
-    points = make_points(setup, grid, tpot[0], parts * (tpot[0] / step.seconds[0]))
+    tpot, ttft, parts = _price(b, setup, decode, mixed_plan(setup.layouts, decode, size * prompts, prompts))
+    parts = parts[:, 0]
+    points = make_points(setup, grid, tpot[0], parts * (tpot[0] / parts.sum(axis=0)))
     output, work = setup.workload.output_tokens, setup.workload
     first = ttft[0].reshape(-1)
     seconds = first + (output - 1) * points.itl_seconds

@@ -259,7 +259,8 @@ class ServingReport:
         names = ("system", "stack", "model", "format", "mode")
 
         def line(key: tuple[str, ...], where: Callable[[ServingPrediction], bool]) -> dict[str, Any]:
-            return {"family": "serving", **dict(zip(names, key, strict=True)), **self.summary(where), "excluded": len(self.refused)}
+            label = {"family": "serving"} | dict(zip(names, key, strict=True))
+            return label | self.summary(where) | {"excluded": len(self.refused)}
 
         def same(key: tuple[str, ...]) -> Callable[[ServingPrediction], bool]:
             return lambda p: _line(p) == key
