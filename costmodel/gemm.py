@@ -78,6 +78,16 @@ def _parameters(profile: KernelProfile, format: str, family: str) -> GemmParamet
     return GemmParameters.from_mapping(_fit(profile, format, family).parameters)
 
 
+def batched_format(profile: KernelProfile, format: str) -> str:
+    """The format a stack's batched kernel runs for weights stored in ``format``.
+
+    A profile whose ``bmm`` tables hold no kernel at the format's tensor-core rate dequantises to BF16.
+    """
+    fits = profile.families.get("bmm", {})
+    rates = {get_format(name).math for name in fits}
+    return format if not fits or get_format(format).math in rates else "bf16"
+
+
 def _fit(profile: KernelProfile, format: str, family: str) -> FamilyFit:
     if family == "bmm" and not profile.families.get("bmm"):
         family = "gemm"  # a batched product is priced as the plain one until it has numbers of its own
@@ -147,6 +157,8 @@ def _bind(
     warm_l2: bool,
 ) -> GemmModel:
     loaded = load_profile(profile)
+    if family == "bmm":
+        format = batched_format(loaded, format)
     forced = None if tile is None else as_tile(tile, _parameters(loaded, format, family))
     return _bound_model(loaded, format, output_format, family, forced, bool(warm_l2))
 

@@ -109,28 +109,46 @@ def _started(numbers: Sequence[FitParameter], start: Mapping[str, float]) -> tup
     return tuple(replace(p, start=start.get(p.name, p.start)) for p in numbers)
 
 
-def fit_rows(family: str, tables: MeasuredTables, rows: GemmRows, where: str) -> FamilyResult:
-    """Fit one number format of ``gemm`` or ``bmm`` rows; ``where`` names the table."""
-    base = ideal_on(tables.hardware)
-    menu, k_tile = (
-        menu_for(tables.hardware.name, tables.stack, rows.format),
-        k_tile_for(tables.hardware.name, tables.stack, rows.format),
-    )
+def fit_rows(
+    family: str,
+    tables: MeasuredTables,
+    rows: GemmRows,
+    where: str,
+    *,
+    numbers: Sequence[FitParameter] | None = None,
+    fixed: Mapping[str, float] | None = None,
+    menu: Sequence[Tile] | None = None,
+) -> FamilyResult:
+    """Fit one number format of ``gemm`` or ``bmm`` rows.
+
+    Args:
+        family: ``gemm`` or ``bmm``.
+        tables: for the hardware and stack.
+        rows: measured rows.
+        where: names the table in the profile's ``source``.
+        numbers: what to fit; by default :func:`fit_parameters`.
+        fixed: numbers that are not fitted.
+        menu: tiles; by default those of the stack, with its K tile.
+    """
+    base, still = ideal_on(tables.hardware), dict(fixed or {})
+    stack = (tables.hardware.name, tables.stack, rows.format)
+    k_tile = k_tile_for(*stack) if menu is None else 0.0
+    menu = menu_for(*stack) if menu is None else menu
+    numbers = fit_parameters(rows.format) if numbers is None else numbers
     train, held = ~rows.held_out, rows.held_out
 
     def search(numbers: Sequence[FitParameter], where: NDArray[np.bool_], evaluations: int) -> LogFit:
         def model(values: dict[str, float]) -> FloatArray:
-            return _predict(base, rows, gemm_parameters_of(values, menu, k_tile), where)
+            return _predict(base, rows, gemm_parameters_of({**still, **values}, menu, k_tile), where)
 
         return fit_log_time(model, numbers, rows.seconds[where], max_evaluations=evaluations)
 
     # Two starts on a fixed thinned part of the fit rows, the better one polished on all of them.
     thin = train & held_out(rows.m, rows.n, rows.k, share=min(1.0, _THIN_ROWS / max(1, int(train.sum()))))
-    numbers = fit_parameters(rows.format)
     found = [search(_started(numbers, start), thin, 60) for start in _STARTS]
     best = min(found, key=lambda fit: fit.cost)
     best = search(_started(numbers, best.values), train, 12)
-    parameters = gemm_parameters_of(best.values, menu, k_tile)
+    parameters = gemm_parameters_of({**still, **best.values}, menu, k_tile)
     predicted = _predict(base, rows, parameters, slice(None))
     sizes = {"m": rows.m[held], "n": rows.n[held], "k": rows.k[held]}
     return FamilyResult(
@@ -143,6 +161,7 @@ def fit_rows(family: str, tables: MeasuredTables, rows: GemmRows, where: str) ->
         held_out=errors(predicted[held], rows.seconds[held]) if held.any() else {},
         valid={name: (float(v[train].min()), float(v[train].max())) for name, v in (("m", rows.m), ("n", rows.n), ("k", rows.k))},
         pairs=pair_errors(sizes, predicted[held], rows.seconds[held]) if family == "gemm" and held.any() else {},
+        note=rows.note,
     )
 
 
