@@ -179,7 +179,7 @@ def read_rows(frame: pd.DataFrame, kernel: Kernel, stack: str) -> Rows | None:
         known = frame["kernel_source"].str.contains("|".join(s for sources in others for s in sources))
         excluded["of further kernels of the format"] = int(((frame["moe_dtype"] == kernel.dtype) & ~known).sum())
     if stack in ("vllm", "sglang"):
-        bad = (d["distribution"] == "balanced") & (d[_GROUP] == _DEGENERATE).all(axis=1)
+        bad = (d["distribution"] == "balanced") & (d[_GROUP] == list(_DEGENERATE)).all(axis=1)
         excluded["degenerate balanced routing"] = int(bad.sum())
         d = d[~bad]
     point = [k for k in (*_KEYS, "num_tokens") if k != "moe_tp_size"]

@@ -90,7 +90,7 @@ def _line(size: Floats, seconds: Floats, least_slope: float) -> tuple[float, flo
         latency, slope = _weighted_line(size, seconds, weight, least_slope)
         deviation = np.abs(np.log((latency + slope * size) / seconds))
         weight = 1 / (seconds * np.sqrt(np.maximum(deviation, 2 * _NOISE)))
-    # soft-L1 on log time: a single bad row must not buy a regime of its own
+    # soft-L1 on log time: a bad row counts by its size, not by its square
     loss = 2 * _SOFT**2 * (np.sqrt(1 + (deviation / _SOFT) ** 2) - 1)
     return latency, slope, float(np.sum(loss))
 

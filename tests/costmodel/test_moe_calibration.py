@@ -1,0 +1,127 @@
+"""Calibration of experts and collectives: what is read and left out, and fits that recover a known truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from shapefront.costmodel.calibration import collectives, exchange, moe
+from shapefront.costmodel.calibration.segments import fit_segments
+from shapefront.costmodel.hardware import load_hardware
+from shapefront.costmodel.moe_parameters import MoeParameters
+
+GB300 = load_hardware("gb300")
+KERNEL = moe.Kernel("nvfp4", "nvfp4", ("fused",))
+
+
+def table(**changes: object) -> pd.DataFrame:
+    """Rows of one shape: 4 batch sizes x 2 tensor-parallel sizes, times proportional to batch and width."""
+    rows = [(m, tp, 1e-3 * m / tp) for m in (1, 2, 4, 8) for tp in (1, 2)]
+    frame = pd.DataFrame(rows, columns=["num_tokens", "moe_tp_size", "latency"]).assign(
+        kernel_source="fused", moe_dtype="nvfp4", hidden_size=4096, inter_size=1536, num_experts=128, topk=8,
+        moe_ep_size=1, distribution="balanced",
+    )  # fmt: skip
+    return frame.assign(**changes)
+
+
+def test_rows_read_as_the_tables_mean_them() -> None:
+    rows = moe.read_rows(table(), KERNEL, "trtllm")
+    assert rows is not None
+    np.testing.assert_array_equal(np.unique(rows.columns["inner"]), [768, 1536])  # the table's tp divides the width
+    np.testing.assert_allclose(rows.seconds.max(), 8e-6)  # milliseconds
+    assert rows.gated.all()
+    assert moe.read_rows(table(topk=22), KERNEL, "trtllm").gated.sum() == 0  # type: ignore[union-attr]
+    assert moe.read_rows(table(kernel_source="triton"), KERNEL, "trtllm") is None
+    twice = moe.read_rows(pd.concat([table(), table(latency=1e9)]), KERNEL, "trtllm")  # median of a pair is its mean
+    assert twice is not None
+    assert twice.excluded["repeats merged into their median"] == 8
+
+
+def test_exclusions_are_counted() -> None:
+    frame = table()
+    frame.loc[(frame["num_tokens"] == 2) & (frame["moe_tp_size"] == 1), "latency"] = 1.0  # slower than 4 and 8 tokens
+    frame.loc[(frame["num_tokens"] == 8) & (frame["moe_tp_size"] == 2), "latency"] = 8.9e-3  # slower than the whole width
+    rows = moe.read_rows(frame, KERNEL, "trtllm")
+    assert rows is not None
+    assert rows.excluded["slower than a larger batch"] == 1
+    assert rows.excluded["slower than a wider shard"] == 1
+    assert rows.seconds.size == 6
+    degenerate = table(hidden_size=7168, inter_size=2048, num_experts=256)
+    assert moe.read_rows(degenerate, KERNEL, "vllm") is None
+    assert moe.read_rows(degenerate, KERNEL, "trtllm") is not None  # trtllm routes those rows evenly
+
+
+def test_groups_are_held_out_whole_and_fixed() -> None:
+    # 45 % of groups, decided by the shape alone; two-matrix shapes (k = 22) lie on both sides.
+    groups = [(128 * h, 128 * i, e, 8) for h in range(8, 40, 4) for i in range(2, 18, 4) for e in (64, 128, 256)]
+    share = np.mean([moe.held_out_group(*g) for g in groups])
+    assert 0.3 < share < 0.6
+    ungated = [(1024, 2688, 512, 22), (4096, 2688, 512, 22), (8192, 5120, 512, 22), (2048, 5120, 512, 22), (2688, 1856, 128, 6)]
+    assert {moe.held_out_group(*g) for g in ungated} == {True, False}
+
+
+def truth_rows(count: int = 3000) -> moe.Rows:
+    """Random shapes priced by known parameters."""
+    rng = np.random.default_rng(4)
+    columns = {
+        "tokens": np.floor(np.exp(rng.uniform(0, 9.7, count))),
+        "h": 512.0 * rng.integers(2, 16, count),
+        "inner": 128.0 * rng.integers(1, 16, count),
+        "e": 2.0 ** rng.integers(5, 9, count),
+        "k": rng.choice([4.0, 8.0], count),
+        "ep": 2.0 ** rng.integers(0, 5, count),
+    }
+    load = rng.choice(["balanced", "power_law_1.01"], count)
+    none = np.zeros(count, bool)
+    return moe.Rows(columns, ~none, load, np.ones(count), none, {})
+
+
+def test_fit_recovers_the_model_it_was_given() -> None:
+    truth = MoeParameters(
+        launch_seconds=2e-5, memory_efficiency=0.85, math_efficiency=0.5, unhidden=0.5, tile_rows_min=8, tile_rows_max=128,
+        tile_seconds=5e-7, token_traffic=10.0,
+    )  # fmt: skip
+    rows = truth_rows()
+    seconds = moe.predict(truth, moe.prepare(rows), "nvfp4", GB300)[0]
+    noise = np.exp(np.random.default_rng(1).normal(0, 0.02, seconds.size))
+    values, _ = moe.fit_rows(replace(rows, seconds=seconds * noise), "nvfp4", GB300)
+    assert values["memory_efficiency"] == pytest.approx(0.85, rel=0.04)
+    assert values["launch_seconds"] == pytest.approx(2e-5, rel=0.1)
+    fitted = moe.predict(MoeParameters(**values), moe.prepare(rows), "nvfp4", GB300)[0]
+    assert np.median(np.abs(fitted / seconds - 1)) < 0.01  # twenty numbers may trade places, the times may not
+
+
+def test_segments_find_latency_rate_and_knee() -> None:
+    # 5 us + S/(225 GB/s) to 1 MiB, then 30 us + S/(450 GB/s); the link gives 900 GB/s. 20 sizes, powers of two.
+    size = 2.0 ** np.arange(8, 28)
+    seconds = np.where(size <= 2**20, 5e-6 + size / 225e9, 30e-6 + size / 450e9)
+    first, second = fit_segments(size, seconds, 1 / 900e9)
+    assert (first.latency, first.efficiency) == (pytest.approx(5e-6, rel=1e-3), pytest.approx(0.25, rel=1e-3))
+    assert (second.latency, second.efficiency) == (pytest.approx(30e-6, rel=1e-3), pytest.approx(0.5, rel=1e-3))
+    assert 2**20 <= second.knee <= 2**21
+    # One regime stays one under 2 % of noise, and no regime beats the link.
+    line = (5e-6 + size / 700e9) * np.exp(np.random.default_rng(0).normal(0, 0.02, size.size))
+    assert len(fit_segments(size, line, 1 / 900e9)) == 1
+    assert fit_segments(size, 1e-6 + size / 2000e9, 1 / 900e9)[-1].efficiency <= 1
+
+
+def test_exchange_fit_recovers_the_kernel() -> None:
+    rng = np.random.default_rng(2)
+    count = 400
+    tokens, ranks = 2.0 ** rng.integers(0, 13, count), 2.0 ** rng.integers(1, 5, count)
+    flat = np.ones(count)
+    rows = exchange.Exchanges("dispatch", tokens, ranks, flat * 7168, flat * 8, flat * 256, flat * 4032, flat, "even", "test", {})
+    parameters = exchange.parse_exchange({"ranks": [2, 16], "latency_seconds": [1e-5, 2e-5], "efficiency": [0.7, 0.7]}, "test")
+    rows = replace(rows, seconds=exchange.predict_exchanges(parameters, rows, GB300))
+    fitted, _ = exchange.fit_exchange(rows, GB300)
+    ours = exchange.predict_exchanges(exchange.parse_exchange(fitted, "test"), rows, GB300)
+    assert np.quantile(np.abs(ours / rows.seconds - 1), 0.95) < 0.03
+
+
+def test_wire_share_is_what_the_model_prices() -> None:
+    ranks = np.array([2.0, 3.0, 4.0, 72.0])
+    np.testing.assert_allclose(collectives.wire_share("default", ranks), 1)
+    np.testing.assert_allclose(collectives.wire_share("all_gather", ranks), (ranks - 1) / ranks)
