@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from shapefront.costmodel.formats import get_format
 from shapefront.costmodel.moe import moe_cost, moe_seconds
@@ -22,10 +21,10 @@ ENTRIES = [
     for name in profile_names()
     for entry in load_profile(name).families["moe"]
 ]
-Shapes = dict[str, NDArray[Any]]
+Shapes = dict[str, Any]
 
 
-def whole(rng: np.random.Generator, low: float, high: float) -> NDArray[np.float64]:
+def whole(rng: np.random.Generator, low: float, high: float) -> Any:
     """Log-uniform whole numbers."""
     return np.floor(np.exp(rng.uniform(np.log(low), np.log(high + 1), COUNT)))
 
