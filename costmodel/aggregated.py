@@ -62,7 +62,7 @@ def _price(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """TPOT (1) and TTFT (2), each ``(A, P, C)``, and the decode step's categories ``(4, A, P, C)``."""
     options, layouts = setup.step_options(), setup.layouts
-    context, host = setup.workload.decode_context, options.step.host_seconds
+    context, host = setup.workload.decode_context, options.constant(b.kind.attention)
     options = replace(options, host_seconds=0.0)  # the constant is the decode step's: a chunk must not pay it twice
     step = price_decode(b, layouts, decode, context, options)
     parts = np.stack([step.gemm_seconds, step.attention_seconds, step.communication_seconds, step.other_seconds])

@@ -154,10 +154,11 @@ def _fill(
     found = fill_pass(b, plan, attention, options, out)
     if np.any(layouts.pp > 1):
         _pipeline(b, layouts, plan, found, options, out)
-    if options.step.host_seconds:
+    constant = options.constant(b.kind.attention)
+    if constant:
         # A negative constant corrects the kernel tables; it never takes more than half of the step.
         total = out.sum(axis=0)
-        out[3] += np.maximum(options.step.host_seconds, -0.5 * total)
+        out[3] += np.maximum(constant, -0.5 * total)
 
 
 def _pipeline(

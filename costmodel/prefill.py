@@ -143,8 +143,9 @@ def price_prefill(
         found = fill_pass(b.take(piece), plan, attention, options, out[:, piece])
         _move_head(out[:, piece].reshape(4, -1, *shape), head[:, piece], found, options, shape)
     categories = out.reshape(4, len(b), *shape)
-    if options.step.host_seconds:
-        categories[3] += np.maximum(options.step.host_seconds, -0.5 * categories.sum(axis=0))
+    constant = options.constant(b.kind.attention)
+    if constant:
+        categories[3] += np.maximum(constant, -0.5 * categories.sum(axis=0))
     return _through_stages(b, p, plan, categories, head, sizes, together, input_tokens, options)
 
 

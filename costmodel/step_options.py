@@ -66,9 +66,9 @@ def _numbers(cls: Any, profile: KernelProfile, family: str, name: str = "default
 
 
 @lru_cache(maxsize=64)
-def step_parameters(profile: KernelProfile) -> StepParameters:
-    """The profile's ``step`` numbers."""
-    parameters: StepParameters = _numbers(StepParameters, profile, "step")
+def step_parameters(profile: KernelProfile, kind: str = "default") -> StepParameters:
+    """The profile's ``step`` numbers: ``default``, or of one attention kind."""
+    parameters: StepParameters = _numbers(StepParameters, profile, "step", kind)
     return parameters
 
 
@@ -141,8 +141,18 @@ class StepOptions:
 
     @property
     def step(self) -> StepParameters:
-        """The numbers around the kernels, user's choice over the profile's."""
+        """The numbers around the kernels, user's choice over the profile's (the constant: see :meth:`constant`)."""
         return self._step
+
+    def constant(self, attention: str) -> float:
+        """Signed constant of a step, s: the user's, else the profile's for this attention kind (``step.mla``), else its own.
+
+        Args:
+            attention: ``gqa`` or ``mla``; measured stacks leave another residual with each.
+        """
+        if self.host_seconds is not None or attention not in self.profile.families.get("step", {}):
+            return self._step.host_seconds
+        return step_parameters(self.profile, attention).host_seconds
 
     @classmethod
     def make(

@@ -41,7 +41,7 @@ def estimate(
     context: Annotated[float | None, typer.Option(help="KV tokens a decode step reads; default: input + output/2.")] = None,
     input: Annotated[int, typer.Option("--input", help="Prompt tokens.")] = 8192,
     output: Annotated[int, typer.Option("--output", help="Answer tokens.")] = 1024,
-    profile: Annotated[str, typer.Option(help="Kernel profile: a name or a .toml file.")] = "gb300-blog",
+    profile: Annotated[str, typer.Option(help="Kernel profile: a name or a .toml file.")] = "gb300-trtllm",
     format: Annotated[str, typer.Option(help="Number format of the linear layers and experts.")] = "nvfp4",
     kv_format: Annotated[str, typer.Option(help="Number format of the KV cache.")] = "fp8",
     mode: Annotated[str, typer.Option(help="decode, disaggregated or aggregated.")] = "decode",
@@ -115,7 +115,9 @@ def _layouts(design: Architecture, layout: str | None, gpus: str | None, kvp: in
             raise InvalidValueError(f"layout {one} does not divide {design.name or 'the model'}: " + "; ".join(reasons))
         return LayoutBatch.from_layouts([one])
     counts = numbers(gpus, "gpus") if gpus else list(GPU_COUNTS[design.total_params <= SMALL_MODEL])
-    return enumerate_layouts(counts, moe=design.num_experts > 0, max_kvp=max(kvp, 1))
+    if kvp < 1:
+        raise InvalidValueError(f"--kvp must be at least 1, got {kvp}")
+    return enumerate_layouts(counts, moe=design.num_experts > 0, max_kvp=kvp)
 
 
 def _point(design: Architecture, setup: ServingSetup, concurrency: float | None, context: float | None) -> dict[str, Any]:
