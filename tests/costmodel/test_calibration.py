@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from shapefront.costmodel.calibration import calibrate, open_tables, validate, write_profile
+from shapefront.costmodel.calibration.bmm import read_bmm_rows
 from shapefront.costmodel.calibration.fit import FitParameter, fit_log_time
 from shapefront.costmodel.calibration.gemm_rows import read_gemm_rows
 from shapefront.costmodel.calibration.pairs import pair_errors
@@ -218,3 +219,14 @@ def test_measured_rows_are_read_with_their_exclusions(stack: str) -> None:
             sites = set(zip(part.n[part.held_out], part.k[part.held_out], strict=True))
             assert not sites & set(zip(part.n[~part.held_out], part.k[~part.held_out], strict=True))
             assert part.held_out.mean() > 0.4
+
+
+@pytest.mark.silicon
+def test_batched_rows_carry_the_absorbed_projections() -> None:
+    pytest.importorskip("aiconfigurator_core")
+    rows = {part.format: part for part in read_bmm_rows(open_tables("gb300", "trtllm"))}
+    # 28 token counts x 8 head counts x 2 projections, less the rows that were not measured; FP8 repeats the BF16 kernel.
+    assert len(rows["bf16"]) == 424 and rows["bf16"].excluded == 0
+    assert len(rows["fp8"]) == 0 and rows["fp8"].excluded == 424 and "dequantised" in rows["fp8"].note
+    assert set(zip(rows["bf16"].n, rows["bf16"].k, strict=True)) == {(512.0, 128.0), (128.0, 512.0)}
+    assert 0.2 < rows["bf16"].held_out.mean() < 0.6
