@@ -44,7 +44,7 @@ def with_retries(action: Callable[[], T], url: str, *, seconds: float = RETRY_SE
             return action()
         except (DBAPIError, StorageInternalError) as error:
             cause: Any = error.__cause__ if isinstance(error, StorageInternalError) else error
-            lost = isinstance(cause, DBAPIError) and (cause.connection_invalidated or type(cause).__name__ == "OperationalError")
+            lost = isinstance(cause, DBAPIError) and (cause.connection_invalidated or type(cause).__name__ in ("OperationalError", "InterfaceError"))
             if not lost or time.monotonic() + pause > deadline:
                 reason = str(getattr(cause, "orig", cause)).strip().splitlines()
                 raise StorageError(f"{hide_password(url)}: the database failed ({reason[0][:200] if reason else 'no reason'})") from None

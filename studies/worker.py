@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from .study import Study
 
+Told = Callable[["FrozenTrial"], None] | None
 HEARTBEAT_SECONDS = 15
 GRACE_FACTOR = 3  # heartbeats that may be missed before a trial counts as orphaned
 MAX_RETRY = 5  # times one trial is put back into the queue
@@ -197,7 +198,7 @@ class Worker:
         self.evaluator = StudyEvaluator(self.spec, self.engine, None, {})
         self.distributions = distributions(self.problem.table)
 
-    def run(self, trials: int | None = None, told: Callable[[FrozenTrial], None] | None = None) -> WorkerReport:
+    def run(self, trials: int | None = None, told: Told = None) -> WorkerReport:
         """Work until the study has its trials (or this worker did ``trials`` of them).
 
         A worker that finds enough trials under way waits for them, so that it can take over those of one that died.
@@ -215,8 +216,8 @@ class Worker:
                     time.sleep(IDLE_SECONDS)
                     continue
                 with _Heart(self.storage, trial._trial_id, self.heartbeat):
-                    values, error = self._evaluate(trial)
-                self._tell(trial, values, error, report, told)
+                    found = self._evaluate(trial)
+                    self._tell(trial, found, report, told)
         except KeyboardInterrupt:
             pass
         finally:
@@ -270,42 +271,55 @@ class Worker:
             self.storage.record_heartbeat(trial_id)
         optuna.storages.fail_stale_trials(self.study)
 
-    def _taken(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Designs that are done or under way."""
+    def _taken(self, own: int = -1) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Designs that are done or under way in other trials than ``own``."""
         taken = np.zeros(len(self.problem.table), dtype=np.bool_)
         for trial in self.study.get_trials(deepcopy=False):
-            if trial.state.name in ("COMPLETE", "RUNNING") or "error" in trial.user_attrs:
+            if trial.number != own and (trial.state.name in ("COMPLETE", "RUNNING") or "error" in trial.user_attrs):
                 design = trial.user_attrs.get("design_id")
                 if isinstance(design, int) and 0 <= design < len(taken):
                     taken[design] = True
         return taken
 
-    def _evaluate(self, trial: Trial) -> tuple[list[float] | None, str]:
+    def _evaluate(self, trial: Trial) -> tuple[list[float] | None, str, dict[str, Any]]:
+        """Values (None where the trial failed), the failure's message, and the attributes to store with the trial."""
+        candidates = with_retries(lambda: self._place(trial), self.url)
+        if candidates is None:
+            return None, "every legal design is done or under way", {}
+        self.evaluator.known.clear()
+        priced: Priced = self.evaluator(self.problem, candidates)
+        attributes: dict[str, Any] = {"equal_quality": bool(priced.equal_quality[0])}
+        attributes[CALLS] = {key: [value if value == value else None, error] for key, (value, error) in self.evaluator.known.items()}
+        attributes["constraints"] = {name: float(column[0]) for name, column in priced.violations.items()}
+        values = priced.objectives[0]
+        if np.isnan(values).any():
+            return None, priced.errors[0] or "a user function gave no value", attributes
+        return values.tolist(), "", attributes
+
+    def _place(self, trial: Trial) -> Candidates | None:
+        """The nearest design to the trial's parameters that nobody has, written to the trial."""
         params = {name: suggest(trial, name, distribution) for name, distribution in self.distributions.items()}
-        ids = self.problem.projector.nearest(*suggestions(self.problem.table, [params]), taken=self._taken())
+        ids = self.problem.projector.nearest(*suggestions(self.problem.table, [params]), taken=self._taken(trial.number))
         if ids[0] < 0:
-            return None, "every legal design is done or under way"
+            return None
         candidates = self.problem.table.candidates(ids)
         trial.set_user_attr("design_id", int(ids[0]))
         for name, value in zip(candidates.names, candidates.columns[0].tolist(), strict=True):
             trial.set_user_attr(name, int(value))
-        self.evaluator.known.clear()
-        priced: Priced = self.evaluator(self.problem, candidates)
-        for name, column in priced.violations.items():
-            trial.set_constraint(name, float(column[0]))
-        trial.set_user_attr("equal_quality", bool(priced.equal_quality[0]))
-        trial.set_user_attr(CALLS, {k: [v if v == v else None, e] for k, (v, e) in self.evaluator.known.items()})
-        values = priced.objectives[0]
-        if np.isnan(values).any():
-            return None, priced.errors[0] or "a user function gave no value"
-        return values.tolist(), ""
+        return candidates
 
-    def _tell(
-        self, trial: Trial, values: list[float] | None, error: str, report: WorkerReport, told: Callable[[FrozenTrial], None] | None
-    ) -> None:
+    def _tell(self, trial: Trial, found: tuple[list[float] | None, str, dict[str, Any]], report: WorkerReport, told: Told) -> None:
         from optuna.trial import TrialState
 
+        values, error, attributes = found
+
         def tell() -> FrozenTrial:
+            for name, value in attributes.items():
+                if name == "constraints":
+                    for constraint, violation in value.items():
+                        trial.set_constraint(constraint, violation)
+                else:
+                    trial.set_user_attr(name, value)
             if values is None:
                 trial.set_user_attr("error", error)
                 return self.study.tell(trial.number, state=TrialState.FAIL)
@@ -313,9 +327,13 @@ class Worker:
 
         try:
             frozen = with_retries(tell, self.url)
-        except (RuntimeError, ValueError):
-            report.lost += 1  # another worker took it for orphaned and put it back into the queue
-            return
+        except (RuntimeError, ValueError) as problem:
+            if isinstance(problem, StorageError):
+                raise
+            frozen = with_retries(lambda: self.storage.get_trial(trial._trial_id), self.url)
+            if frozen.values != values or not frozen.state.is_finished():
+                report.lost += 1  # another worker took it for orphaned and put it back into the queue
+                return
         report.done += values is not None
         report.failed += values is None
         if told is not None:

@@ -1,0 +1,114 @@
+"""A real Dask cluster: a scheduler and two worker processes, one of which is killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapefront.studies.dask_engine import DaskEngine, DaskError
+from shapefront.studies.interrupts import Interrupts
+from tests.studies.postgres import free_port
+from tests.studies.small import ROOT, environment, outputs, small_study
+from tests.studies.test_user_objective import _user
+
+pytestmark = [
+    pytest.mark.dask,
+    pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="distributed is not installed (extra 'dask')"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Cluster:
+    """Scheduler and workers as processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"tcp://127.0.0.1:{free_port()}"
+        self._folder = folder
+        host, port = "127.0.0.1", self.address.rsplit(":", 1)[1]
+        self.scheduler = self._start("scheduler", "--host", host, "--port", port, "--no-dashboard")
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def _start(self, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        log = open(self._folder / f"{kind}-{time.monotonic_ns()}.log", "wb")
+        with log:
+            return subprocess.Popen([sys.executable, "-m", "dask", kind, *arguments], stdout=log, stderr=log, env=environment(), cwd=ROOT)
+
+    def add_worker(self) -> subprocess.Popen[bytes]:
+        """Start one more worker (no nanny, so that a kill is final)."""
+        options = ("--nthreads", "1", "--no-dashboard", "--no-nanny", "--memory-limit", "0", "--local-directory", str(self._folder))
+        self.workers.append(self._start("worker", self.address, *options))
+        return self.workers[-1]
+
+    def close(self) -> None:
+        """End every process."""
+        for process in [*self.workers, self.scheduler]:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    found = Cluster(tmp_path_factory.mktemp("dask"))
+    try:
+        found.add_worker()
+        found.add_worker()
+        yield found
+    finally:
+        found.close()
+
+
+def test_a_cluster_gives_the_bytes_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    small_study().run(out=tmp_path / "serial")
+    small_study().run(out=tmp_path / "dask", dask=cluster.address)
+    assert outputs(tmp_path / "serial") == outputs(tmp_path / "dask")
+
+
+def test_the_exhaustive_engine_does_too(cluster: Cluster, tmp_path: Path) -> None:
+    small_study().run(out=tmp_path / "serial", engine="exhaustive")
+    small_study().run(out=tmp_path / "dask", engine="exhaustive", dask=cluster.address)
+    assert outputs(tmp_path / "serial") == outputs(tmp_path / "dask")
+
+
+def test_user_functions_run_on_the_workers(cluster: Cluster, tmp_path: Path) -> None:
+    study = small_study(**_user("depth"))
+    study.run(out=tmp_path / "serial", allow_code=True)
+    study.run(out=tmp_path / "dask", allow_code=True, dask=cluster.address)
+    assert outputs(tmp_path / "serial") == outputs(tmp_path / "dask")
+
+
+def test_a_killed_worker_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """SIGKILL one of two workers while it runs user functions; its calls go to the other."""
+    study = small_study(**_user("slow"))
+    study.run(out=tmp_path / "serial", allow_code=True, workers=4)
+    victim = cluster.workers[0]
+    killer = threading.Timer(2.5, lambda: victim.send_signal(signal.SIGKILL))
+    killer.start()
+    started = time.monotonic()
+    study.run(out=tmp_path / "dask", allow_code=True, dask=cluster.address)
+    killer.join()
+    assert time.monotonic() - started > 2.5  # the kill came while it ran
+    assert victim.wait() == -signal.SIGKILL
+    assert outputs(tmp_path / "serial") == outputs(tmp_path / "dask")
+
+
+def test_no_scheduler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shapefront.studies.dask_engine.CONNECT_SECONDS", 1)
+    with pytest.raises(DaskError, match="no Dask scheduler answers"):
+        DaskEngine(f"tcp://127.0.0.1:{free_port()}", small_study(), (), Interrupts())
+
+
+def test_no_distributed_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: dict[str, Any] = {"distributed": None}
+    monkeypatch.setitem(sys.modules, "distributed", modules["distributed"])
+    with pytest.raises(DaskError, match="pip install 'shapefront\\[dask\\]'"):
+        DaskEngine("tcp://127.0.0.1:1", small_study(), (), Interrupts())
