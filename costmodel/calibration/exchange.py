@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..expert_all_to_all import ExchangeParameters, dispatch_bytes_per_token, exchange_cost, parse_exchange
+from ..hardware import load_hardware
 from ..links import CollectiveParameters
 from .fit import FitParameter, LogFit, fit_log_time
 from .interface import FamilyResult, ValidationRow
@@ -84,13 +85,14 @@ def read_exchanges(tables: MeasuredTables) -> list[Exchanges]:
 def _nvlink(tables: MeasuredTables) -> list[Exchanges]:
     if tables.root is None:
         return []
-    for root in (tables.root, tables.root.parent / "gb200"):
-        there = replace(tables, root=root)
-        frame = there.read("comm", "trtllm_alltoall")
-        if frame is not None:
-            break
-    else:
+    here, gb200 = tables.hardware, load_hardware("gb200")
+    if here.scale_up_bytes_per_second != gb200.scale_up_bytes_per_second:
+        return _deepep(tables)[:2]  # another NVLink generation: DeepEP's low-latency kernels stand in
+    there = replace(tables, root=tables.root.parent / "gb200")
+    frame = there.read("comm", "trtllm_alltoall")
+    if frame is None:
         return []
+    frame = frame[frame["moe_ep_size"] <= here.scale_up_gpus]
     source = there.source("comm", "trtllm_alltoall")
     names = {
         "dispatch": ("NVLinkOneSided", "alltoall_dispatch"),

@@ -10,6 +10,7 @@ import pytest
 
 from shapefront.costmodel.calibration import collectives, exchange, moe
 from shapefront.costmodel.calibration.segments import fit_segments
+from shapefront.costmodel.expert_all_to_all import parse_exchange
 from shapefront.costmodel.hardware import load_hardware
 from shapefront.costmodel.moe_parameters import MoeParameters
 
@@ -96,11 +97,11 @@ def test_fit_recovers_the_model_it_was_given() -> None:
 
 def test_segments_find_latency_rate_and_knee() -> None:
     # 5 us + S/(225 GB/s) to 1 MiB, then 30 us + S/(450 GB/s); the link gives 900 GB/s. 20 sizes, powers of two.
-    size = 2.0 ** np.arange(8, 28)
+    size = np.exp2(np.arange(8, 28, dtype=np.float64))
     seconds = np.where(size <= 2**20, 5e-6 + size / 225e9, 30e-6 + size / 450e9)
     first, second = fit_segments(size, seconds, 1 / 900e9)
-    assert (first.latency, first.efficiency) == (pytest.approx(5e-6, rel=1e-3), pytest.approx(0.25, rel=1e-3))
-    assert (second.latency, second.efficiency) == (pytest.approx(30e-6, rel=1e-3), pytest.approx(0.5, rel=1e-3))
+    assert [first.latency, first.efficiency] == pytest.approx([5e-6, 0.25], rel=1e-3)
+    assert [second.latency, second.efficiency] == pytest.approx([30e-6, 0.5], rel=1e-3)
     assert 2**20 <= second.knee <= 2**21
     # One regime stays one under 2 % of noise, and no regime beats the link.
     line = (5e-6 + size / 700e9) * np.exp(np.random.default_rng(0).normal(0, 0.02, size.size))
@@ -111,13 +112,13 @@ def test_segments_find_latency_rate_and_knee() -> None:
 def test_exchange_fit_recovers_the_kernel() -> None:
     rng = np.random.default_rng(2)
     count = 400
-    tokens, ranks = 2.0 ** rng.integers(0, 13, count), 2.0 ** rng.integers(1, 5, count)
-    flat = np.ones(count)
+    tokens, ranks = (np.exp2(rng.integers(*r, count).astype(np.float64)) for r in ((0, 13), (1, 5)))
+    flat = np.ones(count, dtype=np.float64)
     rows = exchange.Exchanges("dispatch", tokens, ranks, flat * 7168, flat * 8, flat * 256, flat * 4032, flat, "even", "test", {})
-    parameters = exchange.parse_exchange({"ranks": [2, 16], "latency_seconds": [1e-5, 2e-5], "efficiency": [0.7, 0.7]}, "test")
+    parameters = parse_exchange({"ranks": [2, 16], "latency_seconds": [1e-5, 2e-5], "efficiency": [0.7, 0.7]}, "test")
     rows = replace(rows, seconds=exchange.predict_exchanges(parameters, rows, GB300))
     fitted, _ = exchange.fit_exchange(rows, GB300)
-    ours = exchange.predict_exchanges(exchange.parse_exchange(fitted, "test"), rows, GB300)
+    ours = exchange.predict_exchanges(parse_exchange(fitted, "test"), rows, GB300)
     assert np.quantile(np.abs(ours / rows.seconds - 1), 0.95) < 0.03
 
 
