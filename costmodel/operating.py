@@ -22,12 +22,13 @@ def best_at_rates(
     rates: FloatArray,
     token_seconds: FloatArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Largest concurrency at which every user still gets each rate, and its tokens/s/GPU, per layout.
+    """Best concurrency at which every user still gets each rate, and its tokens/s/GPU, per layout.
 
-    Between grid points the step time is linear in the concurrency, so that both are continuous in the design::
+    Between grid points the step time is linear in the concurrency, so that the throughput is continuous in the design::
 
-        c* = max {c <= limit : ITL(c) <= 1 / rate},   throughput = c* / (ITL(c*) * GPUs)
+        c* = max {c <= limit : ITL(c) <= 1 / rate},   throughput = max over c <= c* of c / (ITL(c) * GPUs)
 
+    On one linear piece c / ITL(c) has its maximum at an end, so the grid points below c* and c* itself are enough.
     ITL(c) is made non-decreasing first (a small batch may take what a larger one takes); below the first grid point
     nothing is offered.
 
@@ -51,6 +52,9 @@ def best_at_rates(
     at_limit = _interpolate(concurrency, itl, top, limit)
     held = None if token_seconds is None else np.maximum.accumulate(token_seconds, axis=2)
     held_at_limit = at_limit if held is None else _interpolate(concurrency, held, top, limit)
+    per_grid = concurrency / (itl if held is None else held)
+    running = np.maximum.accumulate(per_grid, axis=2)  # best throughput up to each grid point, and where it is
+    where = np.maximum.accumulate(np.where(per_grid >= running, np.arange(count), 0), axis=2)
     shape = (*limit.shape, len(rates))
     best, throughput = np.zeros(shape), np.zeros(shape)
     for index, rate in enumerate(rates):
@@ -67,12 +71,20 @@ def best_at_rates(
         seconds = np.where(reached < count, bound, t_low) if held is None else _interpolate(concurrency, held, low, found)
         seconds = np.where(capped, held_at_limit, seconds)
         ok = fits & (reached > 0) & (np.where(capped, at_limit, 0.0) <= bound)
+        value, below = chosen / seconds, np.minimum(low, top)
+        earlier = _take(running, below)
+        better = earlier > value * (1.0 + 1e-12)
+        chosen = np.where(better, concurrency[_take_index(where, below)], chosen)
         best[:, :, index] = np.where(ok, chosen, 0.0)
-        throughput[:, :, index] = np.where(ok, chosen / (seconds * gpus), 0.0)
+        throughput[:, :, index] = np.where(ok, np.where(better, earlier, value) / gpus, 0.0)
     return best, throughput
 
 
 def _take(values: FloatArray, index: IntArray) -> FloatArray:
+    return np.take_along_axis(values, index[:, :, None], axis=2)[:, :, 0]
+
+
+def _take_index(values: IntArray, index: IntArray) -> IntArray:
     return np.take_along_axis(values, index[:, :, None], axis=2)[:, :, 0]
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shapefront.costmodel import (
     ArchitectureBatch,
@@ -16,6 +18,7 @@ from shapefront.costmodel.decode import decode
 from shapefront.costmodel.disaggregated import combine_rates, prefill_pool
 from shapefront.costmodel.memory import max_concurrency
 from shapefront.costmodel.operating import best_at_rates, frontier_area, log_rates, upper_envelope
+from shapefront.costmodel.profile import parse_profile
 from shapefront.costmodel.serving import ServingSetup, throughput_at_rates
 from shapefront.costmodel.serving_frontier import frontier
 
@@ -253,3 +256,33 @@ def test_refuses_a_setup_out_of_range(change: dict[str, object], message: str) -
 def test_refuses_rates_that_are_none(rates: list[float]) -> None:
     with pytest.raises(InvalidValueError, match="rates must be positive"):
         throughput_at_rates(LLAMA_8B, setup(), rates)
+
+
+@given(st.integers(0, 10_000), st.floats(1.0, 200.0))
+def test_best_concurrency_against_a_dense_search(seed: int, rate: float) -> None:
+    # Any step time that rises with the load: no concurrency on a fine grid inside the memory limit does better.
+    rng = np.random.default_rng(seed)
+    grid = np.cumsum(rng.uniform(0.5, 3.0, 6)) + 0.5
+    itl = np.cumsum(rng.uniform(1e-4, 2e-2, 6))
+    limit, gpus = float(rng.uniform(0.2, 1.3) * grid[-1]), 4.0
+    best, value = best_at_rates(itl[None, None], grid, np.array([[limit]]), np.array([gpus]), np.array([rate]))
+    fine = np.linspace(grid[0], min(limit, grid[-1]), 4001) if limit >= grid[0] else np.array([])
+    seconds = np.interp(fine, grid, itl)
+    reached = seconds <= 1 / rate
+    expected = float(np.max(fine[reached] / seconds[reached] / gpus, initial=0.0)) if np.any(reached) else 0.0
+    assert value[0, 0, 0] >= expected * (1 - 1e-3)
+    if best[0, 0, 0] > 0:
+        chosen = float(np.interp(best[0, 0, 0], grid, itl))
+        assert chosen <= 1 / rate * (1 + 1e-9)
+        assert value[0, 0, 0] == pytest.approx(best[0, 0, 0] / chosen / gpus, rel=1e-9)
+
+
+def test_constants_belong_to_their_attention_kind() -> None:
+    table = {"name": "made", "hardware": "gb300", "step": {
+        kind: {"status": "fitted", "source": "test", "parameters": {"host_seconds": value}} for kind, value in (("default", 1e-3), ("mla", 2e-3))
+    }}  # fmt: skip
+    made = parse_profile(table, "made")
+    for design, value in ((LLAMA_8B, 1e-3), (DEEPSEEK_R1, 2e-3)):
+        bare = decode(design, Layout(), 1, context=1024, profile=made, host_seconds=0.0).seconds[0, 0, 0]
+        full = decode(design, Layout(), 1, context=1024, profile=made).seconds[0, 0, 0]
+        assert full - bare == pytest.approx(value, rel=1e-6)
