@@ -19,6 +19,7 @@ from ..costmodel import (
     load_profile,
 )
 from ..costmodel.errors import did_you_mean
+from ..costmodel.profile import DEFAULT_PROFILE
 
 if TYPE_CHECKING:
     import optuna
@@ -253,7 +254,7 @@ def subject_of(source: str, *, id: str | None = None, profile: str | None = None
 
     architecture = read_config(source)
     gpus = (1, 2, 4, 8) if architecture.total_params < 71e9 else (4, 8, 16, 32, 64)
-    chosen = profile or "gb300-blog"
+    chosen = profile or DEFAULT_PROFILE
     setup = ServingSetup(workload=Workload(), layouts=enumerate_layouts(gpus, moe=architecture.num_experts > 0), profile=chosen)
     return Subject(architecture, architecture.name or path.stem, chosen, TensorFormats(), setup)
 

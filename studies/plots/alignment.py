@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...costmodel.gemm import gemm_seconds
+from ...costmodel.profile import DEFAULT_PROFILE
 from .style import Plot, new_figure, title
 
 
@@ -18,7 +19,7 @@ def alignment_rows(
     tokens: int = 4096,
     gated: bool = True,
     format: str = "nvfp4",
-    profile: str = "gb300-blog",
+    profile: str = DEFAULT_PROFILE,
 ) -> list[dict[str, Any]]:
     """FLOP/s of one FFN (gate-up and down together) at each pair.
 

@@ -61,11 +61,13 @@ def layer_gemms(
     if a.num_experts:
         inner = -(-a.moe_intermediate_size // at.tpf)
         local = max(1, a.num_experts // at.ep)
-        found.append(LayerGemm("expert gate-up", gates * inner, a.hidden_size, fmt.experts, local))
+        found.append(
+            LayerGemm("expert gate-up" if a.gated_ffn else "expert up", gates * inner, a.hidden_size, fmt.experts, local)
+        )
         found.append(LayerGemm("expert down", a.hidden_size, inner, fmt.experts, local))
     else:
         inner = -(-a.intermediate_size // (at.tpf * at.ep))
-        found.append(LayerGemm("gate-up", gates * inner, a.hidden_size, fmt.ffn))
+        found.append(LayerGemm("gate-up" if a.gated_ffn else "up", gates * inner, a.hidden_size, fmt.ffn))
         found.append(LayerGemm("down", a.hidden_size, inner, fmt.ffn))
     found.append(LayerGemm("LM head", -(-a.vocab_size // (at.tpa * at.kvp)), a.hidden_size, fmt.lm_head))
     return found

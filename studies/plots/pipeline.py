@@ -8,6 +8,7 @@ from ...costmodel.architecture import Architecture
 from ...costmodel.formats import TensorFormats
 from ...costmodel.layout import Layout
 from ...costmodel.prefill import prefill
+from ...costmodel.profile import DEFAULT_PROFILE
 from .style import CYCLE, Plot, Row, new_figure, title
 
 
@@ -17,7 +18,7 @@ def pipeline_rows(
     *,
     input_tokens: int = 32768,
     chunk_tokens: int = 8192,
-    profile: str = "gb300-blog",
+    profile: str = DEFAULT_PROFILE,
     formats: TensorFormats | None = None,
 ) -> list[dict[str, float]]:
     """Start and end of each chunk on each stage (see :func:`shapefront.costmodel.pipeline.schedule`).

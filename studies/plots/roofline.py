@@ -12,7 +12,7 @@ from ...costmodel.formats import TensorFormats
 from ...costmodel.gemm import gemm_cost
 from ...costmodel.layout import Layout
 from ...costmodel.moe_load import experts_touched
-from ...costmodel.profile import load_profile
+from ...costmodel.profile import DEFAULT_PROFILE, load_profile
 from .layers import layer_gemms
 from .style import CYCLE, GREY, MARKERS, VERMILION, Plot, new_figure, plain_log_ticks, title
 
@@ -22,7 +22,7 @@ LATENCY_TOKENS, THROUGHPUT_TOKENS = 16.0, 4096.0  # tokens of one step: a low an
 def roofline_rows(
     architecture: Architecture,
     *,
-    profile: str = "gb300-blog",
+    profile: str = DEFAULT_PROFILE,
     layout: Layout | None = None,
     formats: TensorFormats | None = None,
     tokens: Sequence[float] = (LATENCY_TOKENS, THROUGHPUT_TOKENS),
@@ -64,7 +64,7 @@ def roofline_rows(
     return rows
 
 
-def draw_roofline(rows: Sequence[dict[str, Any]], *, profile: str = "gb300-blog", note: str = "") -> Plot:
+def draw_roofline(rows: Sequence[dict[str, Any]], *, profile: str = DEFAULT_PROFILE, note: str = "") -> Plot:
     """Draw the roofs of the profile's GPU and the layers of :func:`roofline_rows`."""
     hardware = load_profile(profile).hardware
     figure, axis = new_figure()

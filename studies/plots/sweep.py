@@ -14,7 +14,7 @@ M, N_FIXED, K_FIXED = 8192, 9728, 8448  # the blog's Fig. 4
 LARGEST = 16384
 
 
-def sweep_rows(*, profile: str = "gb300-blog", format: str = "nvfp4", step: int = 128) -> list[dict[str, Any]]:
+def sweep_rows(*, profile: str = "gb300-blog", format: str = "nvfp4", step: int = 256) -> list[dict[str, Any]]:
     """FLOP/s over K at N = 9728 and over N at K = 8448, M = 8192; ``share`` is of the sweep's maximum."""
     sizes = np.arange(256, LARGEST + 1, step)
     rows = []

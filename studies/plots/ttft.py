@@ -10,6 +10,7 @@ from ...costmodel.architecture import Architecture
 from ...costmodel.formats import TensorFormats
 from ...costmodel.layout import Layout, LayoutBatch
 from ...costmodel.prefill import prefill
+from ...costmodel.profile import DEFAULT_PROFILE
 from .style import BLUE, VERMILION, Plot, Row, new_figure, plain_log_ticks, round_steps
 
 STAGES = (1, 2, 4, 8, 16, 32)
@@ -22,7 +23,7 @@ def ttft_rows(
     stages: Sequence[int] = STAGES,
     input_tokens: int = 262144,
     chunk_tokens: int = 8192,
-    profile: str = "gb300-blog",
+    profile: str = DEFAULT_PROFILE,
     formats: TensorFormats | None = None,
 ) -> list[dict[str, Any]]:
     """Time to first token and prefill throughput of one prompt at each pipeline depth.
