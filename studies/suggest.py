@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def suggest(
     Args:
         params: total parameters, ``"30B"``; None takes those of ``like``.
         active: active parameters (matrices that multiply a token, LM head in); given = a MoE; None with ``like`` takes its own.
-        like: model whose tokenizer, head size, attention kind and statics are kept; None takes the nearest built-in model.
+        like: model whose tokenizer, head size, attention kind and statics are kept, and which the designs are set beside; None
+            takes the nearest built-in model.
         fix: dimension → value that every design must have.
         min_user_rate: tokens/s/user the deployment must give.
         count: designs wanted.
@@ -72,7 +74,13 @@ def suggest(
     problem = make_problem(space, table, budget, rules, setup, template, rates, train_tokens)
     columns = [problem.rates.index(rate) for rate in rates]
     pool = reachable(price_all(problem, columns), problem, float(min_user_rate))
-    return make_result(problem, pool, pick(pool, columns, count), rates, len(table), with_review=with_review)
+    chosen = pick(pool, columns, count)
+    beside = None if like is None else template
+    found = make_result(problem, pool, chosen, rates, len(table), with_review=with_review, beside=beside)
+    if len(chosen) == count:
+        return found
+    few = f"only {len(chosen)} of the {len(table)} legal designs differ clearly (by a tenth in H, L or KV bytes)"
+    return replace(found, notes=(few, *found.notes))
 
 
 def _budget(

@@ -151,10 +151,12 @@ def build_space(
         least_kv = pins.get("num_key_value_heads", kv) or 1
         unit = math.lcm(FLOOR // math.gcd(FLOOR, template.head_dim), least_kv)  # whole tiles, and KV heads that divide
         dimensions["num_attention_heads"] = _around(heads, 0.5, 2.0, unit, 1)
-        if template.num_attention_heads == kv:  # MHA may keep a KV head a head, or none of the published sharing
+        if template.num_attention_heads == kv:  # MHA: a KV head a head, or fewer, but no narrower in all
             unit = FLOOR // math.gcd(FLOOR, template.head_dim)
             dimensions["num_attention_heads"] = _around(heads, 0.5, 2.0, unit, 1)
-            dimensions["num_key_value_heads"] = dimensions["num_attention_heads"]
+            dimensions["num_key_value_heads"] = tuple(
+                h for h in dimensions["num_attention_heads"] if h >= kv * min(scale, 1)
+            ) or (kv,)
     else:
         dimensions["num_attention_heads"] = _around(heads, 0.5, 1.5, 8 if level < 2 else 4, 1)
     if template.num_experts:

@@ -17,6 +17,7 @@ from shapefront.constraints.rules import Rules
 from shapefront.constraints.space import DesignSpace, lattice
 from shapefront.costmodel import Workload, enumerate_layouts
 from shapefront.costmodel.models import load_model
+from shapefront.costmodel.profile import DEFAULT_PROFILE
 from shapefront.costmodel.serving import ServingSetup, throughput_at_rates
 
 LIMITS = (0.002, 0.005, 0.010, 0.016, 0.03, 0.06, math.inf)
@@ -38,7 +39,9 @@ def best_depths():
         {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": reference.vocab_size},
     )
     bands = load_bands(False, include=reference).without("width_over_depth").limits
-    setup = ServingSetup(workload=Workload(), layouts=enumerate_layouts((1, 2, 4, 8), moe=False, max_kvp=4))
+    setup = ServingSetup(
+        workload=Workload(), layouts=enumerate_layouts((1, 2, 4, 8), moe=False, max_kvp=4), profile=DEFAULT_PROFILE
+    )
     rules = Rules(max_delta_loss_shape=math.inf, bands=dict(bands))
     batch = legal_designs([space], Budget(8.03e9), rules).batches[0]
     allowed = rules.layouts_allowed(batch, setup.layouts)
@@ -82,7 +85,7 @@ def draw(rows, path):
         axes.set_ylabel(what)
         axes.set_ylim(bottom=0)
     left.legend(frameon=False)
-    figure.suptitle("8B dense: the guard, not the hardware, sets the depth (gb300-blog; right end: no guard)")
+    figure.suptitle("8B dense: the guard, not the hardware, sets the depth (right end: no guard)")
     figure.savefig(path, dpi=150)
 
 

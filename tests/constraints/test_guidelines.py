@@ -132,7 +132,9 @@ def test_cost_by_hand() -> None:
         assert point is not None
         designs = [found.design.with_(hidden_size=h) for h in (2816, 2944, 2880)]
         batch = ArchitectureBatch.from_architectures(designs)
-        low, high, own = decode(batch, point.layout, point.concurrency, context=Workload().decode_context).seconds[:, 0, 0]
+        context = Workload().decode_context
+        step = decode(batch, point.layout, point.concurrency, context=context, profile="gb300-blog")
+        low, high, own = step.seconds[:, 0, 0]
         assert cost == pytest.approx(1 - (low + high) / 2 / own, abs=1e-12)
 
 
