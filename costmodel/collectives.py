@@ -132,11 +132,10 @@ def send_seconds(bytes: ArrayLike, *, scale_out: bool = False, profile: str | Ke
     Args:
         bytes: message size, B.
         scale_out: over the scale-out link instead of the scale-up link.
-        profile: kernel profile or its name; its ``collective.send`` numbers apply inside the domain.
+        profile: kernel profile or its name; the latency of its ``collective.send`` holds on both links, its efficiency
+            inside the domain.
     """
     profile = load_profile(profile)
-    size, _ = checked(bytes, 2, "bytes")
-    parameters = collective_parameters(profile, "collective", "send")
-    hardware = profile.hardware
-    link = hardware.scale_out_bytes_per_second if scale_out else hardware.scale_up_bytes_per_second
-    return np.asarray(parameters.latency_seconds[0] + size / (link * parameters.efficiency[0]))
+    size, two = checked(bytes, 2, "bytes")
+    near, far = (np.asarray(float(scale_out == out)) for out in (False, True))
+    return price(size, two, near, far, collective_parameters(profile, "collective", "send"), profile.hardware).seconds

@@ -142,7 +142,18 @@ def fit(tables: MeasuredTables) -> list[FamilyResult]:
                 note="; ".join(f"{count} rows {reason}" for reason, count in rows.excluded.items()),
             )
         )
-    return [*results, *fit_exchanges(tables)]
+    exchanges = [r for r in results if r.format == "all_to_all"]
+    return [*results, *(send_of(r) for r in exchanges), *fit_exchanges(tables)]
+
+
+def send_of(exchange: FamilyResult) -> FamilyResult:
+    """Point to point, which no table holds: NCCL's all-to-all of two GPUs, whose half of the bytes travels."""
+    p = parse_parameters(exchange.parameters, exchange.source)
+    first = CollectiveParameters(
+        (2.0,), p.latency_seconds[: p.regimes], p.efficiency[: p.regimes], tuple(k / 2 for k in p.knee_bytes[: p.regimes - 1])
+    )
+    source = f"taken as the all-to-all of {p.ranks[0]:g} GPUs: {exchange.source}"
+    return FamilyResult("collective", "send", _as_table(first), source, note="no table times it", status="inferred")
 
 
 def validate(tables: MeasuredTables, profile: KernelProfile) -> list[ValidationRow]:

@@ -110,6 +110,12 @@ def test_regimes_by_hand() -> None:
     assert all_reduce_seconds(1e6, 1, profile=profile) == 0
 
 
+def test_send_pays_latency_on_both_links() -> None:
+    profile = profile_with("collective", "send", {"latency_seconds": 1e-5, "efficiency": 0.5})
+    assert send_seconds(9e8, profile=profile) == pytest.approx(1e-5 + 2e-3)  # half of 900 GB/s
+    assert send_seconds(1e8, scale_out=True, profile=profile) == pytest.approx(1e-5 + 1e-3)  # the NIC's 100 GB/s
+
+
 def test_vector_equals_scalar() -> None:
     size, ranks = np.array([1e3, 1e5, 1e7, 1e9]), np.array([2, 4, 16, 72])
     many = all_reduce_seconds(size, ranks, profile="ideal")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from shapefront.costmodel.calibration import collectives, exchange, moe
+from shapefront.costmodel.calibration.interface import FamilyResult
 from shapefront.costmodel.calibration.segments import fit_segments
 from shapefront.costmodel.expert_all_to_all import parse_exchange
 from shapefront.costmodel.hardware import load_hardware
@@ -120,6 +121,19 @@ def test_exchange_fit_recovers_the_kernel() -> None:
     fitted, _ = exchange.fit_exchange(rows, GB300)
     ours = exchange.predict_exchanges(parse_exchange(fitted, "test"), rows, GB300)
     assert np.quantile(np.abs(ours / rows.seconds - 1), 0.95) < 0.03
+
+
+def test_send_is_half_an_exchange_of_two() -> None:
+    # Two GPUs exchanging 2 S each send S: 10 us + S/(0.5 link) to a knee of 1 MB of buffer, 0.5 MB on the wire.
+    table = {
+        "ranks": [2, 4],
+        "latency_seconds": [1e-5, 2e-5, 3e-5, 4e-5],
+        "efficiency": [0.5, 0.8, 0.6, 0.9],
+        "knee_bytes": [1e6, 2e6],
+    }
+    send = collectives.send_of(FamilyResult("collective", "all_to_all", table, "test"))
+    assert send.parameters == {"ranks": [2.0], "latency_seconds": [1e-5, 2e-5], "efficiency": [0.5, 0.8], "knee_bytes": [5e5]}
+    assert send.status == "inferred"
 
 
 def test_wire_share_is_what_the_model_prices() -> None:
