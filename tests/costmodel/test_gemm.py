@@ -142,3 +142,13 @@ def test_batched_product_falls_back_to_the_kernel_the_stack_has() -> None:
     assert batched_format(load_profile("ideal"), "fp8") == "fp8"
     fp8 = bmm_seconds(16, 64, 512, 128, format="fp8", profile=profile)
     assert float(fp8) == float(bmm_seconds(16, 64, 512, 128, format="bf16", profile=profile)) > 5e-6
+
+
+def test_no_format_of_a_fitted_profile_falls_to_the_pure_roofline() -> None:
+    for name in profile_names():
+        if name == "ideal":
+            continue
+        for number_format in ("nvfp4", "mxfp4", "fp8", "fp8_block", "bf16", "int4_g128"):
+            assert gemm_parameters(name, number_format).launch_seconds > 0, (name, number_format)
+    if "h200-trtllm" in profile_names():  # no FP4 tensor cores: the FP8 kernel
+        assert gemm_parameters("h200-trtllm", "nvfp4") == gemm_parameters("h200-trtllm", "fp8")
