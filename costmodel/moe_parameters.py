@@ -11,11 +11,12 @@ from .profile import KernelProfile
 
 # Kernels that a stack serves with, by format: (elsewhere, where attention is data-parallel and experts are
 # expert-parallel); None is the plain entry of the profile. trtllm's own table times CUTLASS and DeepGEMM, but serving
-# runs the fused kernel, except behind its NVFP4 wide-EP all-to-all (the measured wide-EP table is CUTLASS). Source:
-# measured serving rows; other choices cost up to 12 % median error there (inferred).
+# runs the fused kernel, except behind its NVFP4 wide-EP all-to-all (the measured wide-EP table is CUTLASS). sglang runs
+# DeepGEMM there; ``deepgemm`` is its table of one shape, ``grouped`` the same library in all shapes. Source: measured
+# serving rows; other choices cost up to 12 % median error there (inferred).
 SERVING_KERNELS: dict[str, dict[str, tuple[str | None, str | None]]] = {
     "trtllm": {"nvfp4": ("fused", "cutlass"), "fp8_block": ("fused", "fused")},
-    "sglang": {"nvfp4": (None, "cutlass"), "fp8_block": (None, "deepgemm")},
+    "sglang": {"nvfp4": (None, "cutlass"), "fp8_block": (None, "grouped")},
 }
 
 

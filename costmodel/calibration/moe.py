@@ -79,6 +79,7 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
         Kernel("fp8_block", "fp8_block", ("flashinfer_trtllm",)),
         Kernel("bf16", "bfloat16", ("flashinfer_trtllm",)),
         Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("sglang_mxfp4_flashinfer_trtllm_moe",)),
+        Kernel("fp8_block:grouped", "fp8_block", ("deepgemm",)),
         Kernel("fp8_block:triton", "fp8_block", ("triton",)),
         Kernel("bf16:triton", "bfloat16", ("triton",)),
     ),
@@ -305,6 +306,8 @@ def every_kernel(tables: MeasuredTables) -> list[tuple[str, Rows, str]]:
         if table is None and kernel.name.endswith(":fused"):  # the same trtllm-gen kernels, timed under sglang
             stack, kernel = "sglang", replace(kernel, sources=("flashinfer_trtllm",))
             table = read_table(replace(tables, stack=stack), kernel)
+        elif table is None and kernel.name.endswith(":grouped"):  # DeepGEMM in all shapes, timed under trtllm
+            stack, table = "trtllm", read_table(replace(tables, stack="trtllm"), kernel)
         rows = read_rows(table[0], kernel, stack) if table else None
         if table is not None and rows is not None:
             source = f"aiconfigurator-core moe/{stack}/{table[1]}/moe_perf.parquet, kernel_source containing "
