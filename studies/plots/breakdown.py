@@ -64,7 +64,7 @@ def draw_breakdown(rows: Sequence[Row], *, note: str = "") -> Plot:
 def _pie(axis: Any, rows: Sequence[Row]) -> None:
     axis.grid(False)
     first = rows[0]
-    shares = [row["share"] for row in rows]
+    shares = [max(0.0, row["share"]) for row in rows]  # a profile's signed step constant can make "other" negative
     colours = [CATEGORY_COLOURS[row["category"]] for row in rows]
     wedges, _ = axis.pie(
         shares,

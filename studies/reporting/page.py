@@ -87,7 +87,9 @@ def _answer(result: Result) -> str:
         kind, tag = ("equal", "equal quality") if row["equal_quality"] else ("open", "open front")
         items.append(_item(kind, f"{row['rank']}. {row['architecture_id']}", tag, design_sentences(row, reference)))
     for index, row in enumerate(data.get("runners_up", [])[: max(0, SHOWN - len(rows))], 1):
-        items.append(_item("near", f"Close behind {index}", "just off the fronts", runner_up_sentences(row, reference)))
+        name = row.get("architecture_id") or f"close behind {index}"
+        tag = f"just off the fronts, {'equal quality' if row['equal_quality'] else 'open'}"
+        items.append(_item("near", str(name), tag, runner_up_sentences(row, reference)))
     state = " The run was interrupted; these are the results so far." if result.interrupted else ""
     return (
         f"<header><p class='soft'>shapefront report · study {escape(data['study'])}</p><h1 id='answer' tabindex='-1'>"
@@ -183,24 +185,30 @@ def table(
 
 def _ranked(result: Result) -> str:
     reference = result.reference
-    everything = [*result.ranked_rows, reference]
+    runners_up = [row for row in result.data.get("runners_up", []) if row.get("at_rates")]
+    everything = [*result.ranked_rows, *runners_up, reference]
     columns = [(name, key) for name, key in COLUMNS if any(row.get(key) for row in everything)]
     rates = [point["rate"] for point in reference["at_rates"]]
-    heads = [("rank", True), ("design", False), ("quality", False), *((name, True) for name, _ in columns)]
-    heads += [("total", True), ("active", True), ("area ÷ ref", True), *((f"tok/s/GPU @{rate:g}", True) for rate in rates)]
-    heads += [("KV B/token", True), ("ΔL_shape", True), ("gives up", False)]
+    heads = [("rank", True), ("design", False), ("quality", False), ("area ÷ ref", True)]
+    heads += [(f"tok/s/GPU @{rate:g}", True) for rate in rates]
+    heads += [*((name, True) for name, _ in columns), ("total", True), ("active", True), ("KV B/token", True)]
+    heads += [("ΔL_shape", True), ("gives up", False)]
     rows: list[tuple[str, list[Any]]] = []
     for row in everything:
         own = row["architecture_id"] == "reference"
         cells: list[Any] = ["" if own else row["rank"], str(row.get("name") or "reference") if own else row["architecture_id"]]
-        cells.append("reference" if own else "equal" if row["equal_quality"] else "open")
-        cells += [row.get(key) for _, key in columns]
-        cells += [(count(row["total_params"]), row["total_params"]), (count(row["active_params"]), row["active_params"])]
+        kind = "equal" if row["equal_quality"] else "open"
+        cells.append("reference" if own else f"{kind}, off the front" if row.get("dominated") else kind)
         cells.append(1.0 if own else row["frontier_area_over_reference"])
         cells += [point["tokens_per_second_per_gpu"] for point in row["at_rates"]]
+        cells += [row.get(key) for _, key in columns]
+        cells += [(count(row["total_params"]), row["total_params"]), (count(row["active_params"]), row["active_params"])]
         cells += [row.get("kv_bytes_per_token"), row["delta_loss_shape"], "; ".join(row.get("gives_up") or [])]
         rows.append(("reference" if own else "", cells))
-    note = "<p class='soft'>Equal-quality designs first, each front by frontier area. Near-twins are grouped.</p>"
+    note = (
+        "<p class='soft'>Equal-quality designs first, each front by frontier area, near-twins grouped; "
+        "then what comes next to the fronts.</p>"
+    )
     return f"<h2>Ranked designs</h2>{note}{table(heads, rows, 'Ranked designs')}"
 
 

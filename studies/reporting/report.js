@@ -42,7 +42,7 @@
       bar.setAttribute("aria-hidden", "true");
       for (const [name, seconds] of Object.entries(point.parts)) {
         const piece = document.createElement("span");
-        piece.style.cssText = `width:${(100 * seconds) / total}%;background:${PARTS[name]}`;
+        piece.style.cssText = `width:${Math.max(0, (100 * seconds) / total)}%;background:${PARTS[name]}`;
         bar.append(piece);
       }
       panel.append(bar);

@@ -111,19 +111,27 @@ def design_sentences(row: Row, reference: Row) -> list[str]:
 
 def runner_up_sentences(row: Row, reference: Row) -> list[str]:
     """What a design just off the fronts is and how near it comes."""
-    base = reference["objectives"]
+    base, ratio = reference["objectives"], row.get("frontier_area_over_reference")
     at = ", ".join(
         f"{percent(value / base[name] - 1)} {objective_text(name)}"
         for name, value in row["objectives"].items()
         if base.get(name, 0) and value is not None
     )
+    area = f"Frontier area {percent(ratio - 1)}; " if ratio is not None else ""
     near = row.get("of_the_front")
     share = number(100 * near, 3) if near is not None else "–"
-    return [
+    found = [
         f"{shape_text(row)}. {count(row['total_params'])} parameters, {count(row['active_params'])} active.",
-        f"{at}; reaches {share} % of the nearest design of the front in its worst objective.",
-        "At equal quality with the reference." if row["equal_quality"] else "Not at equal quality with the reference.",
+        f"{area}{at}.",
+        f"Reaches {share} % of the nearest design of the front in its worst objective.",
     ]
+    if row["equal_quality"]:
+        found.append("At equal quality with the reference.")
+    elif row.get("gives_up"):
+        found.append(f"Not at equal quality. It gives up: {', '.join(row['gives_up'])}.")
+    if row.get("within_model_error_of"):
+        found.append(f"Within the cost model's error of {row['within_model_error_of']}: the two are not told apart.")
+    return found
 
 
 def objective_text(name: str) -> str:

@@ -95,7 +95,7 @@ def test_the_answer_comes_first_and_five_designs_have_their_say(page: Path, resu
     best = result.ranked_rows[0]
     ratio = best["frontier_area_over_reference"] - 1
     assert percent(ratio) in cards.group(1)
-    assert "Qwen3-30B-A3B" in text and "gb300-blog" in text and "seed" in text
+    assert "Qwen3-30B-A3B" in text and str(result.data["settings"]["profile"]) in text and "seed" in text
 
 
 def test_nothing_in_the_page_points_outside(page: Path) -> None:
