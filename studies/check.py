@@ -103,8 +103,8 @@ def point_dict(point: OperatingPoint) -> dict[str, Any]:
 def finding_dict(finding: Finding) -> dict[str, Any]:
     """A finding by the stable names."""
     names = (
-        "id level guideline dimension value threshold cost_share_throughput cost_share_latency fix gain_throughput gain_latency "
-        "total_params_change active_params_change message note source"
+        "id level guideline dimension value threshold cost_share_throughput cost_share_latency cost_share_prefill fix "
+        "gain_throughput gain_latency total_params_change active_params_change message note source"
     ).split()
     return {name: getattr(finding, name) for name in names}
 

@@ -90,6 +90,8 @@ class Finding:
         level: ``finding`` (costs at least :data:`FINDING_SHARE` of the step time at a rate) or ``information``.
         cost_share_throughput, cost_share_latency: share of the step time that the departure costs at the two user rates,
             against the compliant neighbours with everything else equal; None where it cannot be told.
+        cost_share_prefill: the same share of the prefill's time on the layout of the throughput rate; shown beside the others, it
+            makes no finding; None where it cannot be told.
         gain_throughput, gain_latency: change of tokens/s/GPU at the two rates when the fix is applied and layouts are chosen
             anew; None where the fix is not priced.
         total_params_change, active_params_change: relative change of the counts by the fix.
@@ -107,6 +109,7 @@ class Finding:
     level: str = "information"
     cost_share_throughput: float | None = None
     cost_share_latency: float | None = None
+    cost_share_prefill: float | None = None
     gain_throughput: float | None = None
     gain_latency: float | None = None
     total_params_change: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from ...costmodel.architecture import Architecture
 from ...costmodel.batch import ArchitectureBatch, group_by_kind
 from ...costmodel.decode import decode
 from ...costmodel.layout import Layout, LayoutBatch
+from ...costmodel.prefill import prefill
 from ...costmodel.profile import load_profile
 from ...costmodel.serving import ServingSetup, throughput_at_rates
 from ..capacity import in_domain
@@ -56,6 +57,7 @@ class Pricer:
         self.design, self.setup, self.rates = design, setup, tuple(rates)
         self._tables: dict[Architecture, FloatArray] = {}
         self._steps: dict[tuple[Architecture, OperatingPoint], float] = {}
+        self._prefill: dict[Architecture, float] = {}
         self.batch = ArchitectureBatch.from_architectures([design])
         self.points = self.best_points(setup)
 
@@ -107,7 +109,7 @@ class Pricer:
         )
         return np.asarray(step.seconds[:, 0, 0], dtype=np.float64)
 
-    def prepare(self, drafts: Iterable[Draft]) -> None:
+    def prepare(self, drafts: Sequence[Draft]) -> None:
         """Price all designs that the drafts need in a few array calls."""
         steps: dict[Architecture, None] = {}
         tables: dict[Architecture, None] = {}
@@ -120,6 +122,8 @@ class Pricer:
         self.throughput(list(tables))
         for point in {p for p in self.points if p is not None}:
             self.step_seconds(list(steps), point)
+        neighbours = [d for draft in drafts if draft.price is None for d in (draft.low, draft.high) if d is not None]
+        self.prefill_seconds([self.design, *neighbours])
 
     def throughput(self, designs: Sequence[Architecture]) -> FloatArray:
         """Best tokens/s/GPU at each rate with layouts chosen anew, ``(N, R)``; 0 where out of reach."""
@@ -140,6 +144,46 @@ class Pricer:
                 self._steps[new[position], point] = float(seconds[row])
         return np.array([self._steps[d, point] for d in designs])
 
+    def prefill_seconds(self, designs: Sequence[Architecture]) -> FloatArray:
+        """Time of one prefill pass of the workload's prompts on the first point's layout, ``(N,)``, s; NaN without one."""
+        layout = next((p.layout for p in self.points if p is not None), None)
+        new = [d for d in dict.fromkeys(designs) if d not in self._prefill]
+        for where, batch in group_by_kind(new):
+            if layout is None or layout.pp > 1:
+                seconds = np.full(len(batch), np.nan)
+            else:
+                passed = prefill(
+                    batch,
+                    layout,
+                    input_tokens=self.setup.workload.input_tokens,
+                    chunk_tokens=self.setup.chunk_tokens,
+                    formats=self.setup.formats,
+                    profile=self.setup.profile,
+                    load=self.setup.workload.load,
+                    overlap=self.setup.overlap,
+                    **self.setup.options,
+                )
+                seconds = passed.chunk_seconds[:, 0].sum(axis=-1)
+            for row, position in enumerate(where):
+                self._prefill[new[position]] = float(seconds[row])
+        return np.array([self._prefill[d] for d in designs])
+
+    def prefill_cost(self, draft: Draft) -> float:
+        """Share of the prefill's time that the neighbours save, as for a step; NaN where it cannot be told."""
+        if draft.low is None or draft.price is not None:
+            return math.nan
+        designs = [draft.low] if draft.high is None else [draft.low, draft.high]
+        times = self.prefill_seconds([self.design, *designs])
+        return float(1.0 - self._on_line(draft, times[1:]) / times[0])
+
+    def _on_line(self, draft: Draft, values: FloatArray) -> float:
+        """The value at the design's own dimension on the line through its neighbours' values (the only one's where alone)."""
+        if draft.low is None or draft.high is None:
+            return float(values[0])
+        low, high = getattr(draft.low, draft.along), getattr(draft.high, draft.along)
+        weight = (getattr(self.design, draft.along) - low) / (high - low)
+        return float(values[0] + weight * (values[1] - values[0]))
+
     def point_throughput(self) -> FloatArray:
         """The design's own best tokens/s/GPU at each rate, ``(R,)``; NaN where out of reach."""
         return np.array([math.nan if p is None else p.tokens_per_second_per_gpu for p in self.points])
@@ -155,24 +199,19 @@ class Pricer:
         low, high = draft.low, draft.high
         if low is None:
             return tuple(math.nan for _ in self.rates)
-        weight = 0.0
-        if high is not None:
-            ends = getattr(low, draft.along), getattr(high, draft.along)
-            weight = (getattr(self.design, draft.along) - ends[0]) / (ends[1] - ends[0])
         designs = [low] if high is None else [low, high]
         if draft.reoptimise:
             own, values = self.point_throughput(), self.throughput(designs)
             with np.errstate(divide="ignore", invalid="ignore"):
                 seconds = np.where(values > 0, 1.0 / values, np.nan)  # GPU seconds per token
-                line = seconds[0] if high is None else seconds[0] + weight * (seconds[1] - seconds[0])
+                line = np.array([self._on_line(draft, seconds[:, i]) for i in range(len(self.rates))])
                 return tuple((1.0 - line * own).tolist())
         found = []
         for point in self.points:
             if point is None:
                 found.append(math.nan)
                 continue
-            times = self.step_seconds(designs, point)
-            expected = times[0] if high is None else times[0] + weight * (times[1] - times[0])
+            expected = self._on_line(draft, self.step_seconds(designs, point))
             found.append(float(1.0 - expected / point.seconds))
         return tuple(found)
 

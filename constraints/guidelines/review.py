@@ -100,6 +100,7 @@ def review(
 
 def _finding(draft: Draft, pricer: Pricer, finding_share: float) -> Finding:
     costs, gains = ([None if math.isnan(v) else float(v) for v in row] for row in pricer.price(draft))
+    prefill = pricer.prefill_cost(draft)
     rule, fixed = RULES[draft.id], draft.fixed
     advisory = draft.advisory if isinstance(draft.advisory, bool) else draft.advisory(pricer)
     worst = max([c for c in costs if c is not None], default=0.0)
@@ -117,6 +118,7 @@ def _finding(draft: Draft, pricer: Pricer, finding_share: float) -> Finding:
         level="finding" if worst >= finding_share and not advisory else "information",
         cost_share_throughput=costs[0],
         cost_share_latency=costs[1],
+        cost_share_prefill=None if math.isnan(prefill) else prefill,
         gain_throughput=gains[0],
         gain_latency=gains[1],
         total_params_change=None if fixed is None else fixed.total_params / own.total_params - 1,

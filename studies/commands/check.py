@@ -76,7 +76,18 @@ def _print(result: CheckResult) -> None:
     for title, findings in (("findings", review.findings), ("information", review.information)):
         if findings:
             print_table(
-                ["id", "dimension", "value", "threshold", "step share, throughput", "step share, latency", "fix", "gain", "what"],
+                [
+                    "id",
+                    "dimension",
+                    "value",
+                    "threshold",
+                    "step share, throughput",
+                    "step share, latency",
+                    "prefill share",
+                    "fix",
+                    "gain",
+                    "what",
+                ],
                 [_row(f) for f in findings],
                 title=f"{design.name}: {title}, worst first",
             )
@@ -92,5 +103,5 @@ def _row(f: Finding) -> list[object]:
 
     gain = f"{share(f.gain_throughput)} / {share(f.gain_latency)}"
     what = f.message + (f" ({f.note})" if f.note else "")
-    costs = [share(f.cost_share_throughput), share(f.cost_share_latency)]
+    costs = [share(v) for v in (f.cost_share_throughput, f.cost_share_latency, f.cost_share_prefill)]
     return [f.id, f.dimension, f"{f.value:g}", f"{f.threshold:g}", *costs, f.fix_text or "–", gain, what]

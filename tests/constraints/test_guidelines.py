@@ -9,10 +9,19 @@ import pytest
 from shapefront.constraints.divisibility import layout_allowed
 from shapefront.constraints.guidelines import RULES, Considered, Draft, Finding, Review, review, structural_drafts
 from shapefront.constraints.quality import SOFT_SHAPE_LIMIT, delta_loss_shape
-from shapefront.costmodel import Architecture, ArchitectureBatch, InvalidValueError, LayoutBatch, TensorFormats, Workload
+from shapefront.costmodel import (
+    DEFAULT_PROFILE,
+    Architecture,
+    ArchitectureBatch,
+    InvalidValueError,
+    LayoutBatch,
+    TensorFormats,
+    Workload,
+)
 from shapefront.costmodel.decode import decode
 from shapefront.costmodel.layout import enumerate_layouts
 from shapefront.costmodel.models import load_model
+from shapefront.costmodel.prefill import prefill
 from shapefront.costmodel.serving import ServingSetup, throughput_at_rates
 
 RATES = (20.0, 100.0)
@@ -133,9 +142,23 @@ def test_cost_by_hand() -> None:
         designs = [found.design.with_(hidden_size=h) for h in (2816, 2944, 2880)]
         batch = ArchitectureBatch.from_architectures(designs)
         context = Workload().decode_context
-        step = decode(batch, point.layout, point.concurrency, context=context, profile="gb300-blog")
+        step = decode(batch, point.layout, point.concurrency, context=context, profile=DEFAULT_PROFILE)
         low, high, own = step.seconds[:, 0, 0]
         assert cost == pytest.approx(1 - (low + high) / 2 / own, abs=1e-12)
+
+
+def test_prefill_shows_what_decode_hides() -> None:
+    # a prompt of 8192 tokens is compute-bound: H = 2880 costs whole tiles there, next to nothing in a decode step
+    finding = _found("gpt-oss-20b", "SF003", "hidden_size")
+    point = _review("gpt-oss-20b").points[0]
+    assert point is not None and finding.cost_share_prefill is not None
+    design = load_model("gpt-oss-20b")
+    low, high, own = (
+        float(prefill(design.with_(hidden_size=h), point.layout, input_tokens=8192, profile="gb300-blog").chunk_seconds.sum())
+        for h in (2816, 2944, 2880)
+    )
+    assert finding.cost_share_prefill == pytest.approx(1 - (low + high) / 2 / own, abs=1e-12)
+    assert finding.cost_share_prefill > finding.cost_share
 
 
 def test_merging_experts_keeps_total_and_active() -> None:
