@@ -93,7 +93,13 @@ def _version(value: bool) -> None:
     if value:
         from .. import __version__
 
+        from ..costmodel.profile import load_profile, profile_names
+
         typer.echo(f"shapefront {__version__}")
+        for name in profile_names():
+            facts = load_profile(name).provenance
+            said = ", ".join(str(facts[key]) for key in ("date", "tables") if key in facts)
+            typer.echo(f"  profile {name}{': ' + said if said else ''}")
         raise typer.Exit
 
 

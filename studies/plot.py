@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import optuna
 
     from ..costmodel.serving import ServingSetup
+    from ..costmodel.serving_frontier import Frontier
+    from .plots.frontier import Curve
     from .plots.style import Plot
     from .result import Result
 
@@ -41,6 +43,7 @@ class Subject:
         setup: deployment.
         result: the result it is from; None for a model by itself.
         folder: the result's folder.
+        models: further models to draw into the frontier, priced on the same deployment.
     """
 
     architecture: Architecture
@@ -50,6 +53,7 @@ class Subject:
     setup: ServingSetup
     result: Result | None = None
     folder: Path | None = None
+    models: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -68,13 +72,31 @@ class Subject:
 
 
 def _frontier(s: Subject) -> Plot:
-    if s.result is not None:
-        found: Plot = s.result.plot()
-        return found
-    from ..costmodel.serving_frontier import frontier
     from .plots.frontier import Curve, draw_frontier
 
-    return draw_frontier([Curve.of(frontier(s.architecture, s.setup), s.name)], note=s.note)
+    if s.result is None:
+        own = Curve.of(_priced(s, s.architecture), s.name)
+        return draw_frontier([own, *_model_curves(s)], note=s.note)
+    if not s.models:
+        return s.result.plot()  # type: ignore[no-any-return]
+    return s.result.plot(more=_model_curves(s))  # type: ignore[no-any-return]
+
+
+def _model_curves(s: Subject) -> list[Curve]:
+    from .hf_config import read_config
+    from .plots.frontier import Curve
+
+    designs = [(name, read_config(name)) for name in s.models]
+    return [Curve.of(_priced(s, design), design.name or Path(name).stem, "model") for name, design in designs]
+
+
+def _priced(s: Subject, design: Architecture) -> Frontier:
+    from ..constraints.divisibility import layout_allowed
+    from ..costmodel import ArchitectureBatch
+    from ..costmodel.serving_frontier import frontier
+
+    allowed = layout_allowed(ArchitectureBatch.from_architectures([design]), s.setup.layouts)
+    return frontier(design, s.setup, allowed=allowed)
 
 
 def _breakdown(s: Subject) -> Plot:

@@ -18,9 +18,10 @@ the two rates; **information** lists the cheaper departures and those that are n
 
 A shape is judged as hardware sees it, not as a model: SF009 ("deeper than quality asks for") leans on a shape law fitted below 2B
 parameters. Under the defaults decode is mostly KV reads and weight reads, so a dimension that is not a multiple of 128 costs
-little; it costs more where GEMMs are compute-bound (long prefill).
+little there; it costs more where GEMMs are compute-bound, as the prefill share shows. (The measured tables behind the profile hold
+aligned sizes only: what it says between them is the tile model's.)
 
-| model | findings: id, dimension, cost at throughput / latency | information |
+| model | findings: id, dimension, cost at throughput / latency / in prefill | information |
 |---|---|---|
 """
 
@@ -30,11 +31,20 @@ def share(value):
     return "–" if value is None else f"{value:.1%}"
 
 
+def shares(finding):
+    """The three cost shares."""
+    return " / ".join(share(v) for v in (finding.cost_share_throughput, finding.cost_share_latency, finding.cost_share_prefill))
+
+
 def row(name):
     """One line of the table."""
     result = check(name)
-    findings = [f"{f.id} {f.dimension} {share(f.cost_share_throughput)} / {share(f.cost_share_latency)}" for f in result.findings]
-    information = [f"{f.id} {f.dimension}" for f in result.review.information if f.id != "SF014"]
+    findings = [f"{f.id} {f.dimension} {shares(f)}" for f in result.findings]
+    information = [
+        f"{f.id} {f.dimension}" + (f" ({shares(f)})" if f.guideline == 2 else "")
+        for f in result.review.information
+        if f.id != "SF014"
+    ]
     return f"| {name} | {'; '.join(findings) or 'none'} | {'; '.join(information) or 'none'} |", result.to_dict()["profile"]
 
 

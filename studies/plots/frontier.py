@@ -64,6 +64,11 @@ class Curve:
         index = np.searchsorted(self.tokens_per_second_per_user, rates, side="left")
         return np.where(index < len(best), best[np.minimum(index, len(best) - 1)], 0.0)
 
+    def between(self, rates: FloatArray) -> FloatArray:
+        """tokens/s/GPU along the drawn line (straight on a log user axis), level before it, 0 beyond; shape of ``rates``."""
+        x = np.log(self.tokens_per_second_per_user)
+        return np.interp(np.log(rates), x, self.tokens_per_second_per_gpu, right=0.0)
+
 
 def frontier_rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
     """The curves' points, one a row."""
@@ -86,6 +91,7 @@ def draw_frontier(
     note: str = "",
     goals: Sequence[float] = (20.0, 100.0),
     area: tuple[float, float] | None = None,
+    gain: float | None = None,
 ) -> Plot:
     """Draw frontiers.
 
@@ -95,6 +101,7 @@ def draw_frontier(
         note: line under it (profile, workload).
         goals: service goals on tokens/s/user, drawn as lines.
         area: user rates between which the area counts; None shades nothing.
+        gain: the area gained over the reference as the cost model integrates it, for the legend.
 
     Raises:
         InvalidValueError: no curve, or matplotlib is missing.
@@ -107,11 +114,12 @@ def draw_frontier(
     low, high = min([low, *goals]) / 1.1, max([high, *goals]) * 1.1
     top = max(float(c.tokens_per_second_per_gpu.max()) for c in curves)
     if area is not None:
-        _shade(axis, curves, area)
-    count = 0
+        _shade(axis, curves, area, gain)
+    counts = {"model": 0, "design": 0}
     for curve in curves:
-        style = _style(curve, count)
-        count += curve.role in ("design", "open")
+        group = "model" if curve.role == "model" else "design"
+        style = _style(curve, counts[group])
+        counts[group] += curve.role != "reference"
         axis.plot(curve.tokens_per_second_per_user, curve.tokens_per_second_per_gpu, label=_label(curve), **style)
     for goal in goals:
         axis.axvline(goal, color=GREY, linewidth=1, linestyle=(0, (2, 2)), zorder=1)
@@ -146,7 +154,7 @@ def _style(curve: Curve, index: int) -> dict[str, Any]:
     if curve.role == "reference":
         return {"color": BLACK, "linewidth": 2.2, "linestyle": (0, (6, 2)), "zorder": 5}
     if curve.role == "model":
-        return {"color": GREY, "linewidth": 1.2, "linestyle": ":", "zorder": 2}
+        return {"color": GREY, "linewidth": 1.4, "linestyle": LINES[1 + index % (len(LINES) - 1)], "zorder": 2}
     return {
         "color": CYCLE[index % len(CYCLE)],
         "linewidth": 1.8 if curve.role == "design" else 1.3,
@@ -158,13 +166,14 @@ def _style(curve: Curve, index: int) -> dict[str, Any]:
     }
 
 
-def _shade(axis: Any, curves: Sequence[Curve], bounds: tuple[float, float]) -> None:
+def _shade(axis: Any, curves: Sequence[Curve], bounds: tuple[float, float], gain: float | None) -> None:
     """Shade the area between the first design and the reference inside ``bounds``."""
     design = next((c for c in curves if c.role == "design"), curves[0])
     reference = next((c for c in curves if c.role == "reference"), None)
     rates = np.geomspace(*bounds, 400)
-    upper = design.at(rates)
-    lower = reference.at(rates) if reference is not None and reference is not design else np.zeros_like(rates)
+    upper = design.between(rates)
+    lower = reference.between(rates) if reference is not None and reference is not design else np.zeros_like(rates)
     what = "area gained" if reference is not None and reference is not design else "area"
-    label = f"{what}, {bounds[0]:g}–{bounds[1]:g} tokens/s/user"
+    figure = "" if gain is None else f" {gain:+.1%}".replace("-", "−")
+    label = f"{what}{figure}, {bounds[0]:g}–{bounds[1]:g} tokens/s/user"
     axis.fill_between(rates, lower, upper, where=upper >= lower, color=SKY, alpha=0.3, linewidth=0, label=label, zorder=1)

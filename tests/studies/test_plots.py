@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import sys
@@ -117,6 +118,20 @@ def test_curve_gives_the_best_point_with_at_least_the_rate() -> None:
     # at least 10 tokens/s/user: 40; at least 11: the point at 50; at least 100: 5; above: none
     assert curve.at(np.array([5.0, 10.0, 11.0, 50.0, 100.0, 101.0])).tolist() == [40.0, 40.0, 30.0, 30.0, 5.0, 0.0]
     assert [row["tokens_per_second_per_user"] for row in frontier_rows([curve])] == [10.0, 50.0, 100.0]
+
+
+def test_the_drawn_line_is_straight_on_a_log_axis() -> None:
+    curve = Curve("c", np.array([10.0, 1000.0]), np.array([40.0, 20.0]))
+    # 100 lies half-way between 10 and 1000 on a log axis: 30; level before the first point, nothing beyond the last
+    assert curve.between(np.array([1.0, 100.0, 1000.0, 1001.0])).tolist() == pytest.approx([40.0, 30.0, 20.0, 0.0])
+
+
+def test_models_are_drawn_beside_a_result(folder: Path) -> None:
+    needs_matplotlib()
+    subject = dataclasses.replace(subject_of(str(folder)), models=("gpt-oss-20b", "Llama-3.1-8B"))
+    rows = make_plot(subject, "frontier").rows
+    roles = {row["name"]: row["role"] for row in rows}
+    assert roles["gpt-oss-20b"] == roles["Llama-3.1-8B"] == "model" and roles["Qwen3-30B-A3B"] == "reference"
 
 
 def test_bad_curves_are_refused() -> None:
