@@ -41,18 +41,17 @@ def percent(value: Any) -> str:
 
 def show(report: ServingReport, worst: int) -> None:
     """Print the tables for people; errors in percent."""
-    print(
-        "held out by configuration, %: ours median/p90 (bias) | kernels alone | two-constant roofline | AIConfigurator [ours on its rows]"
-    )
+    print("held out by configuration, %: ours median/p90 (bias) | kernels alone | two-constant roofline")
+    print("  | AIConfigurator [ours on its rows]")
     for row in report.table():
         name = f"{row['system']:>6} {row['stack']:>7} {row['model'][-22:]:>22} {row['format']:>4} {row['mode']:>6}"
         print(
             f"{name} n={row['n']:>3}  {percent(row['median']):>5}/{percent(row['p90']):>5} ({percent(row['bias']):>5})"
             f" | {percent(row['kernels_median']):>5} | {percent(row['roofline_median']):>5}/{percent(row['roofline_p90']):>5}"
-            f" | n={row['aiconfigurator_n']:>3} {percent(row['aiconfigurator_median']):>5}/{percent(row['aiconfigurator_p90']):>5}"
-            f" [{percent(row['same_rows_median'])}/{percent(row['same_rows_p90'])}]"
+            f" | n={row['aiconfigurator_n']:>3} {percent(row['aiconfigurator_median']):>5}/"
+            f"{percent(row['aiconfigurator_p90']):>5} [{percent(row['same_rows_median'])}/{percent(row['same_rows_p90'])}]"
         )
-    print("\nconstant a stack, ms:", {stack: round(1e3 * c, 2) for stack, c in report.constants.items()})
+    print("\nconstant a stack and mode, ms:", {stack: round(1e3 * c, 2) for stack, c in report.constants.items()})
     for name, row in transfers(report).items():
         print(f"{name}: n={row['n']} median {percent(row['median'])} p90 {percent(row['p90'])} bias {percent(row['bias'])}")
     print(f"\nrefused: {dict(report.refused) or 'none'}")

@@ -1,7 +1,8 @@
 """Hold the serving model against measured systems: TPOT at the running batch, exact layouts, one constant a stack.
 
 A prediction is the plain sum of the step's kernels (decode), or the aggregated steady state, from the kernel profile of
-the row's hardware and stack, plus *one* signed constant a stack, ``host_seconds``: host work that CUDA graphs leave, less
+the row's hardware and stack, plus *one* signed constant a stack and mode (the disaggregated rows are MLA models, the
+aggregated ones GQA models: two campaigns), ``host_seconds``: host work that CUDA graphs leave, less
 what the kernel tables count and the stack does not run. It is the weighted median of the residuals and is always fitted
 on other configurations than the one predicted (leave one configuration out).
 """
@@ -199,13 +200,13 @@ def _two_constants(rows: Sequence[ServingPrediction]) -> Callable[[ServingPredic
 
 
 def fit_stack_constants(predictions: Iterable[ServingPrediction]) -> dict[str, float]:
-    """One constant a stack from all its rows, s (what a profile's ``step`` family carries)."""
+    """One constant per ``stack mode`` from all its rows, s."""
     by_stack: dict[str, list[ServingPrediction]] = {}
     for p in predictions:
-        by_stack.setdefault(p.row.stack, []).append(p)
+        by_stack.setdefault(f"{p.row.stack} {p.row.mode}", []).append(p)
     return {
-        stack: fit_constant(np.array([p.seconds for p in rows]), np.array([p.row.tpot_seconds for p in rows]))
-        for stack, rows in sorted(by_stack.items())
+        name: fit_constant(np.array([p.seconds for p in rows]), np.array([p.row.tpot_seconds for p in rows]))
+        for name, rows in sorted(by_stack.items())
     }
 
 
@@ -217,7 +218,7 @@ class ServingReport:
         predictions: every row used.
         seconds: predicted TPOT with the held-out constant, ``(N,)``.
         roofline: two-constant roofline, held out alike, ``(N,)``.
-        constants: stack → constant from all its rows, s.
+        constants: ``stack mode`` → constant from all its rows, s.
         refused: row → reason.
     """
 
@@ -259,8 +260,8 @@ class ServingReport:
         names = ("system", "stack", "model", "format", "mode")
 
         def line(key: tuple[str, ...], where: Callable[[ServingPrediction], bool]) -> dict[str, Any]:
-            label = {"family": "serving"} | dict(zip(names, key, strict=True))
-            return label | self.summary(where) | {"excluded": len(self.refused)}
+            label = {"family": "serving", "hardware": key[0]} | dict(zip(names, key, strict=True))
+            return label | self.summary(where) | {"three_number_median": None, "excluded": len(self.refused)}
 
         def same(key: tuple[str, ...]) -> Callable[[ServingPrediction], bool]:
             return lambda p: _line(p) == key

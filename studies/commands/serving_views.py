@@ -8,7 +8,10 @@ from typing import Any
 
 from ...costmodel.calibration.serving import ServingReport, validate_serving
 from ...costmodel.calibration.serving_figures import figure_table, validate_figures
+from ...costmodel.calibration.serving_rows import aiconfigurator_sample, read_rows
 from ..output import print_json, print_table
+
+INSTALLED = "aiconfigurator"
 
 
 def percent(value: float | None) -> float | None:
@@ -20,12 +23,16 @@ def print_serving(rows: Path | None = None, figures: Path | None = None, *, json
     """Predict measured rows and public figures and print the errors.
 
     Args:
-        rows: CSV of measured rows; ``None`` = those that come with the package.
+        rows: CSV of measured rows; ``None`` = those that come with the package; ``aiconfigurator`` = the same rows from the
+            installed package's sample.
         figures: CSV of public figures; ``None`` = those that come with the package.
         json: print JSON.
         each: print every row with its breakdown.
     """
-    report = validate_serving(rows)
+    if str(rows) == INSTALLED:
+        report = validate_serving(aiconfigurator_sample(), only=[row.id for row in read_rows()[0]])
+    else:
+        report = validate_serving(rows)
     found, left = validate_figures(figures)
     if json:
         print_json(

@@ -137,7 +137,7 @@ def test_a_perfect_model_has_no_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(out), encoding="utf-8")
     report = validate_serving(path)
-    assert report.constants["sglang"] == pytest.approx(1e-3, rel=1e-6)
+    assert report.constants["sglang disagg"] == pytest.approx(1e-3, rel=1e-6)
     assert report.summary()["p90"] < 1e-9
     assert report.refused == {}
 
