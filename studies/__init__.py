@@ -7,7 +7,7 @@ if not __name__.startswith("shapefront."):
     raise ImportError(f"'{__name__}' is a room of shapefront, not a package: import shapefront.{__name__}")
 
 _PUBLIC = {"Study": ".study", "Result": ".result", "StudySpec": ".spec", "study_names": ".study"}
-__all__ = ["Result", "Study", "StudySpec", "study_names"]  # noqa: F822
+__all__ = ["Result", "Study", "StudySpec", "study_names"]
 
 
 def __getattr__(name: str) -> Any:

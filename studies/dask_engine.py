@@ -60,14 +60,15 @@ class DaskEngine:
 
     def __init__(self, address: str, study: Study, folders: Sequence[str], interrupts: Interrupts) -> None:
         try:
-            from distributed import Client
+            import distributed
         except ImportError:
             raise DaskError("--dask needs the 'dask' extra: pip install 'shapefront[dask]'") from None
         try:
-            self._client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+            self._client: Any = _untyped(distributed).Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
             raise DaskError(
-                f"no Dask scheduler answers at {address[:80]} within {CONNECT_SECONDS} s ({type(error).__name__}); start one with 'dask scheduler' "
+                f"no Dask scheduler answers at {address[:80]} within {CONNECT_SECONDS} s ({type(error).__name__}); "
+                "start one with 'dask scheduler' "
                 "and workers with 'dask worker'"
             ) from None
         self._payload, self._folders, self._interrupts = study_payload(study), tuple(folders), interrupts
@@ -81,13 +82,17 @@ class DaskEngine:
         other = {address: version for address, version in found.items() if version != __version__}
         if other:
             address, version = next(iter(other.items()))
-            raise DaskError(f"worker {address} has shapefront {version}, this is {__version__}; install the same version on every worker")
+            raise DaskError(
+                f"worker {address} has shapefront {version}, this is {__version__}; install the same version on every worker"
+            )
 
     def _wait_for_workers(self) -> None:
         try:
             self._client.wait_for_workers(1, timeout=WAIT_SECONDS)
         except TimeoutError:
-            raise DaskError(f"the Dask cluster has no worker after {WAIT_SECONDS} s; start one with 'dask worker ADDRESS'") from None
+            raise DaskError(
+                f"the Dask cluster has no worker after {WAIT_SECONDS} s; start one with 'dask worker ADDRESS'"
+            ) from None
 
     def _gather(self, futures: Sequence[Any], done: Any = None) -> list[Any]:
         """Results in order; ``done(index, result)`` as they come."""
@@ -117,7 +122,9 @@ class DaskEngine:
         """Price each block, in order."""
         if len(blocks) < FEW:
             return [evaluate(problem, block) for block in blocks]
-        futures = [self._client.submit(price_block, *self._payload, block, pure=False, retries=RETRIES) for block in blocks]
+        futures: list[Any] = [
+            self._client.submit(price_block, *self._payload, block, pure=False, retries=RETRIES) for block in blocks
+        ]
         try:
             return self._gather(futures)
         finally:
@@ -127,7 +134,7 @@ class DaskEngine:
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call."""
         arguments = (user.entry, user.name, user.timeout_seconds, self._folders)
-        futures = [self._client.submit(_call, *arguments, call, pure=False, retries=RETRIES) for call in calls]
+        futures: list[Any] = [self._client.submit(_call, *arguments, call, pure=False, retries=RETRIES) for call in calls]
         try:
             return self._gather(futures, lambda index, result: done(calls[index], *result))
         finally:
@@ -138,6 +145,11 @@ class DaskEngine:
         """Leave the cluster; its workers go on."""
         with contextlib.suppress(Exception):
             self._client.close(timeout=CONNECT_SECONDS)
+
+
+def _untyped(module: Any) -> Any:
+    """A module whose functions carry no types."""
+    return module
 
 
 def _put(ready: queue.SimpleQueue[int], index: int, future: Any) -> None:

@@ -5,7 +5,6 @@ Every evaluator prices the same fixed blocks, so that no bit of a result depends
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -119,7 +118,9 @@ class StudyEvaluator:
             calls = []
             for row in rows:
                 design = designs[row].to_dict()
-                calls.append(Call(design, operating_points(problem, priced, row, designs[row]), call_key(user.name, user.entry, design)))
+                calls.append(
+                    Call(design, operating_points(problem, priced, row, designs[row]), call_key(user.name, user.entry, design))
+                )
             answers = self._answers(user, calls)
             column = np.full(len(priced), math.nan)
             column[rows] = [value for value, _ in answers]

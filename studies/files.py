@@ -44,7 +44,9 @@ def write_whole(path: Path, data: str | bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume") from None
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume"
+        ) from None
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -71,7 +73,9 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume") from None
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume"
+        ) from None
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -43,7 +43,9 @@ class LockedJournal(BaseJournalBackend):
         try:
             self._file = open(path, "a+b", buffering=0)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be opened for writing ({error.strerror}); choose another --storage or --out") from None
+            raise StorageError(
+                f"{path}: cannot be opened for writing ({error.strerror}); choose another --storage or --out"
+            ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -113,7 +115,8 @@ class LockedJournal(BaseJournalBackend):
             # A full disk must not leave half a line for the next writer.
             os.ftruncate(self._file.fileno(), start)
             raise StorageError(
-                f"{self.path}: cannot be written ({error.strerror}); nothing stored so far is lost: free some space and use --resume"
+                f"{self.path}: cannot be written ({error.strerror}); nothing stored so far is lost: free some space "
+                "and use --resume"
             ) from None
 
     @contextmanager

@@ -12,8 +12,17 @@ from ..constraints.bands import load_bands
 from ..constraints.budget import Budget
 from ..constraints.rules import Rules
 from ..constraints.space import DesignSpace
-from ..costmodel import Architecture, ArchitectureKind, InvalidValueError, KernelProfile, LayoutBatch, TensorFormats, Workload
-from ..costmodel import enumerate_layouts, load_profile
+from ..costmodel import (
+    Architecture,
+    ArchitectureKind,
+    InvalidValueError,
+    KernelProfile,
+    LayoutBatch,
+    TensorFormats,
+    Workload,
+    enumerate_layouts,
+    load_profile,
+)
 from ..costmodel.architecture import INTEGER_FIELDS
 from ..costmodel.models import load_model
 from ..costmodel.serving import ServingSetup
@@ -109,13 +118,22 @@ def _layouts(spec: StudySpec, *, moe: bool, profile: KernelProfile) -> LayoutBat
     gpus = tuple(sorted(set(layouts.gpus)))
     if gpus[-1] > profile.hardware.scale_up_gpus and layouts.max_pp == 1:
         raise SpecError(
-            f"layouts.gpus goes to {gpus[-1]}, but the scale-up domain of {profile.hardware.name} has {profile.hardware.scale_up_gpus} GPUs; "
+            f"layouts.gpus goes to {gpus[-1]}, but the scale-up domain of {profile.hardware.name} has "
+            f"{profile.hardware.scale_up_gpus} GPUs; "
             "lower it, or allow pipeline stages with layouts.max_pp"
         )
-    bound = sum(len(_divisors(g)) ** 2 * (len(_divisors(g)) if moe else 1) * (len(_divisors(g)) if layouts.max_pp > 1 else 1) for g in gpus)
+    bound = sum(
+        len(_divisors(g)) ** 2 * (len(_divisors(g)) if moe else 1) * (len(_divisors(g)) if layouts.max_pp > 1 else 1)
+        for g in gpus
+    )
     if bound > MAX_LAYOUT_ROWS:
-        raise SpecError(f"layouts.gpus {list(gpus)[:8]} may make {bound:,} layouts, more than {MAX_LAYOUT_ROWS:,}; name fewer GPU counts or lower max_pp")
-    found = enumerate_layouts(gpus, moe=moe, max_tpa=layouts.max_tpa, max_kvp=layouts.max_kvp, max_pp=layouts.max_pp, max_ep=layouts.max_ep)
+        raise SpecError(
+            f"layouts.gpus {list(gpus)[:8]} may make {bound:,} layouts, more than {MAX_LAYOUT_ROWS:,}; name fewer GPU "
+            "counts or lower max_pp"
+        )
+    found = enumerate_layouts(
+        gpus, moe=moe, max_tpa=layouts.max_tpa, max_kvp=layouts.max_kvp, max_pp=layouts.max_pp, max_ep=layouts.max_ep
+    )
     return found.take(found.stage_gpus <= profile.hardware.scale_up_gpus)
 
 
@@ -143,7 +161,9 @@ def _rules(spec: StudySpec, reference: Architecture, *, moe: bool) -> Rules:
         free = set(rules.free_bands)
         unknown = free - set(limits)
         if unknown:
-            raise SpecError(f"rules.free_bands names '{sorted(unknown)[0]}', which is no band; bands: {', '.join(sorted(limits))}")
+            raise SpecError(
+                f"rules.free_bands names '{sorted(unknown)[0]}', which is no band; bands: {', '.join(sorted(limits))}"
+            )
         limits = {name: band for name, band in limits.items() if name not in free}
     cap = math.inf if rules.max_delta_loss_shape == "off" else float(rules.max_delta_loss_shape)
     return Rules(rules.alignment, rules.min_shard, cap, limits, rules.balanced_pipeline)
@@ -184,7 +204,9 @@ def _space(spec: StudySpec, family: FamilySpec | None, reference: Architecture) 
         raise SpecError("num_experts mixes 0 (dense) with experts; make two families of it")
     kind = replace(reference.kind, attention=attention, moe=max(experts) > 0)
     if attention != reference.attention:
-        kind = ArchitectureKind(attention=attention, moe=kind.moe, tie_word_embeddings=kind.tie_word_embeddings, gated_ffn=kind.gated_ffn)
+        kind = ArchitectureKind(
+            attention=attention, moe=kind.moe, tie_word_embeddings=kind.tie_word_embeddings, gated_ffn=kind.gated_ffn
+        )
     if not kind.moe:
         for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "first_k_dense_replace", "n_shared_experts"):
             fixed.pop(name, None)
@@ -213,7 +235,9 @@ def _reference_values(reference: Architecture, attention: str, given: Mapping[st
         fixed[name] = value
     if reference.num_sliding_window_layers:
         full = reference.num_hidden_layers - reference.num_sliding_window_layers
-        for name, value in zip(_WINDOW, (reference.sliding_window, round(reference.num_hidden_layers / max(1, full))), strict=True):
+        for name, value in zip(
+            _WINDOW, (reference.sliding_window, round(reference.num_hidden_layers / max(1, full))), strict=True
+        ):
             if name not in given:
                 fixed[name] = value
     return fixed

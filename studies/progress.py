@@ -75,7 +75,9 @@ class Bar:
         text = f"{progress.priced:,} designs  {rate:,.0f}/s  front {progress.front_size}  hypervolume {progress.hypervolume:.4f}"
         if eta is not None:
             text += f"  {eta:,.0f} s left"
-        self._bar.update(self._task, description=progress.phase, completed=progress.priced, total=progress.total or None, text=text)
+        self._bar.update(
+            self._task, description=progress.phase, completed=progress.priced, total=progress.total or None, text=text
+        )
 
     def close(self) -> None:
         """Take the bar away."""

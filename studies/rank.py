@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,37 +17,33 @@ from ..costmodel.architecture import INTEGER_FIELDS
 from ..costmodel.memory import kv_bytes_per_token
 from ..costmodel.serving import frontier_area, throughput_at_rates
 from ..costmodel.serving_frontier import frontier
+from ..search.evaluate import Priced
 from ..search.outcome import SearchOutcome
 from ..search.problem import SearchProblem
+from ..search.space import Candidates
 from .problem import area_rates
 from .spec import StudySpec
 from .waterfall import waterfall
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 TWIN_SHARE = 0.01  # designs closer than this in every objective, and neighbours on the lattice, are one row
 RUNNERS_UP = 10
+SHORTLIST = 60  # designs of each kind whose area is priced to find the runners-up
+MAX_REPORTED = 4  # rates of the objectives that are reported beside the study's own (an area has many)
 DIMENSIONS = tuple(name for name in INTEGER_FIELDS if name != "num_sliding_window_layers")
 
 
-@dataclass(frozen=True)
-class Design:
-    """One design of a result with everything that is said about it."""
+def pairwise_error(profile: KernelProfile, formats: TensorFormats) -> float | None:
+    """Relative error of the profile's predicted ratio of neighbouring GEMM shapes at the study's formats.
 
-    architecture: Architecture
-    formats: TensorFormats
-    space: str
-    values: FloatArray  # objectives
-    equal_quality: bool
-    row: dict[str, Any]
-
-
-def pairwise_error(profile: KernelProfile) -> float | None:
-    """Relative error of the profile's predicted ratio of neighbouring shapes, the largest median over its families.
-
-    None where the profile carries none (nothing was fitted, so nothing is known about differences).
+    The largest median among the formats of the linear layers and experts; None where the profile carries none
+    (nothing was fitted, so nothing is known about differences).
     """
-    found = [float(fit.pairs["median"]) for fits in profile.families.values() for fit in fits.values() if "median" in fit.pairs]
+    used = {formats.qkv, formats.attention_output, formats.ffn, formats.experts}
+    fits = profile.families.get("gemm", {})
+    found = [float(fits[name].pairs["median"]) for name in sorted(used) if name in fits and "median" in fits[name].pairs]
     return max(found) if found else None
 
 
@@ -66,7 +62,21 @@ class Describer:
     def __init__(self, spec: StudySpec, problem: SearchProblem) -> None:
         self.spec, self.problem = spec, problem
         self.area_rates = area_rates(spec)
-        self.rates = tuple(sorted({*spec.rates, *problem.rates}))
+        self.rates = tuple(sorted({*spec.rates, *(problem.rates if len(problem.rates) <= MAX_REPORTED else ())}))
+
+    @cached_property
+    def reference(self) -> dict[str, Any]:
+        """The reference model, described."""
+        return self.describe(self.problem.reference, self.problem.setup.formats, reference=True)
+
+    def areas(self, candidates: Candidates) -> FloatArray:
+        """Frontier area of candidates, ``(n,)``."""
+        found = np.zeros(len(candidates))
+        for where, space, batch in candidates.batches(self.problem.spaces):
+            setup = self.problem.setup.with_(formats=self.problem.spaces[space].formats)
+            table = throughput_at_rates(batch, setup, list(self.area_rates), allowed=self.allowed(batch, reference=False))
+            found[where] = frontier_area(table.tokens_per_second_per_gpu, np.array(self.area_rates), self.spec.area.axis)
+        return found
 
     def allowed(self, batch: ArchitectureBatch, *, reference: bool) -> BoolArray:
         """Layouts a design may use; the reference model is held to divisibility alone."""
@@ -74,8 +84,10 @@ class Describer:
             return layout_allowed(batch, self.problem.setup.layouts, balanced_pipeline=self.problem.rules.balanced_pipeline)
         return self.problem.rules.layouts_allowed(batch, self.problem.setup.layouts)
 
-    def describe(self, architecture: Architecture, formats: TensorFormats, *, reference: bool = False) -> dict[str, Any]:
-        """Dimensions, figures, throughput at the study's rates and the frontier of one design."""
+    def describe(
+        self, architecture: Architecture, formats: TensorFormats, *, reference: bool = False, curve: bool = True
+    ) -> dict[str, Any]:
+        """Dimensions, figures, throughput at the study's rates and (``curve``) the frontier of one design."""
         batch = ArchitectureBatch.from_architectures([architecture])
         setup = self.problem.setup.with_(formats=formats)
         allowed = self.allowed(batch, reference=reference)
@@ -86,9 +98,15 @@ class Describer:
         for rate in self.rates:
             at = wanted.index(rate)
             layout = int(table.layout_index[0, at])
-            place = setup.layouts.layout(layout).to_dict() if layout >= 0 else dict.fromkeys(("tpa", "kvp", "dpa", "tpf", "ep", "pp", "gpus"))
+            place = (
+                setup.layouts.layout(layout).to_dict()
+                if layout >= 0
+                else dict.fromkeys(("tpa", "kvp", "dpa", "tpf", "ep", "pp", "gpus"))
+            )
             points.append({"rate": rate, **_point(throughput[rate], float(table.concurrency[0, at]), place["gpus"]), **place})
-        area = float(frontier_area([throughput[rate] for rate in self.area_rates], np.array(self.area_rates), self.spec.area.axis))
+        area = float(
+            frontier_area([throughput[rate] for rate in self.area_rates], np.array(self.area_rates), self.spec.area.axis)
+        )
         first = points[0]
         return {
             **dimensions(architecture),
@@ -105,7 +123,7 @@ class Describer:
             "kv_bytes_per_token": float(kv_bytes_per_token(batch, formats)[0]),
             "frontier_area": area,
             "at_rates": points,
-            "frontier": self._frontier(architecture, formats, allowed),
+            "frontier": self._frontier(architecture, formats, allowed) if curve else [],
         }
 
     def _frontier(self, architecture: Architecture, formats: TensorFormats, allowed: BoolArray) -> list[dict[str, Any]]:
@@ -144,15 +162,14 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
     """
     problem = outcome.problem
     describer = Describer(spec, problem)
-    reference = describer.describe(problem.reference, problem.setup.formats, reference=True)
-    reference = {"architecture_id": "reference", "name": problem.reference.name or spec.reference, "equal_quality": True, **reference}
+    name = problem.reference.name or spec.reference
+    reference = {"architecture_id": "reference", "name": name, "equal_quality": True, **describer.reference}
     names = [o.name for o in problem.objectives]
     reference["objectives"] = dict(zip(names, problem.reference_values.tolist(), strict=True))
-    error = pairwise_error(load_profile(problem.setup.profile))
+    error = pairwise_error(load_profile(problem.setup.profile), problem.setup.formats)
     equal, opened = set(outcome.equal_quality_front.tolist()), set(outcome.open_front.tolist())
     designs: list[tuple[int, Architecture, dict[str, Any]]] = []
-    positions = front_positions(outcome)
-    for position in positions:
+    for position in front_positions(outcome):
         [(_, space, batch)] = outcome.evaluated.take(np.array([position])).batches(problem.spaces)
         architecture, formats = batch.architecture(0), problem.spaces[space].formats
         row = describer.describe(architecture, formats)
@@ -161,6 +178,7 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
             "architecture_id": "",
             "rank": 0,
             "equal_quality": bool(outcome.priced.equal_quality[position]),
+            "dominated": False,
             "fronts": [name for name, front in (("equal_quality", equal), ("open", opened)) if position in front],
             "gives_up": gives_up(batch, problem.reference, train_tokens=problem.train_tokens)[0],
             "family": problem.spaces[space].name,
@@ -183,7 +201,7 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
         "reference": reference,
         "architectures": rows,
         "pareto": envelope(rows),
-        "runners_up": _runners_up(outcome, set(positions), names, error),
+        "runners_up": _runners_up(outcome, describer, rows, error),
     }
 
 
@@ -236,7 +254,9 @@ def _mark_error(rows: Sequence[dict[str, Any]], error: float | None) -> None:
 def envelope(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Upper envelope of all designs' operating points, by rising tokens/s/user, each naming its design."""
     points = [{"architecture_id": row["architecture_id"], **point} for row in rows for point in row["frontier"]]
-    order = sorted(range(len(points)), key=lambda i: (-points[i]["tokens_per_second_per_user"], -points[i]["tokens_per_second_per_gpu"], i))
+    order = sorted(
+        range(len(points)), key=lambda i: (-points[i]["tokens_per_second_per_user"], -points[i]["tokens_per_second_per_gpu"], i)
+    )
     best, kept = -1.0, []
     for i in order:
         if points[i]["tokens_per_second_per_gpu"] > best:
@@ -245,45 +265,69 @@ def envelope(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return kept[::-1]
 
 
-def _runners_up(outcome: SearchOutcome, front: set[int], names: Sequence[str], error: float | None) -> list[dict[str, Any]]:
-    """Legal designs off the fronts that come nearest to them: their worst objective over the nearest front member's.
+def _nearness(priced: Priced, heads: IntArray, legal: IntArray) -> FloatArray:
+    """Worst objective of each design over that of the front member it comes nearest to, ``(len(legal),)``."""
+    values = priced.objectives
+    found = np.full(len(legal), -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for head in heads.tolist():
+            comparable = ~(priced.equal_quality[head] & ~priced.equal_quality[legal])  # only an equal is compared with an equal
+            share = np.min(np.where(values[head] > 0, values[legal] / values[head], 1.0), axis=1)
+            found = np.maximum(found, np.where(comparable, np.nan_to_num(share, nan=-np.inf), -np.inf))
+    return found
 
-    They are dominated, but often by less than the cost model can tell apart.
+
+def _runners_up(
+    outcome: SearchOutcome, describer: Describer, rows: Sequence[dict[str, Any]], error: float | None
+) -> list[dict[str, Any]]:
+    """Best legal designs off the fronts, equal quality first, by frontier area.
+
+    They are dominated, but often by less than the cost model can tell apart. Half of them are at equal quality where
+    that many exist. The area is priced for the designs nearest to the fronts only.
     """
     priced, problem = outcome.priced, outcome.problem
-    values = priced.objectives
-    heads = np.array(sorted(front), dtype=np.int64)
+    heads = np.array(front_positions(outcome), dtype=np.int64)
+    taken = set(outcome.evaluated.ids[heads].tolist())
     legal = np.flatnonzero(priced.legal)
-    legal = legal[~np.isin(legal, heads)]
+    first = np.unique(outcome.evaluated.ids[legal], return_index=True)[1]
+    legal = np.array([i for i in legal[np.sort(first)].tolist() if int(outcome.evaluated.ids[i]) not in taken], dtype=np.int64)
     if not len(legal) or not len(heads):
         return []
-    with np.errstate(divide="ignore", invalid="ignore"):
-        nearness = np.full(len(legal), -np.inf)
-        for head in heads.tolist():
-            same = ~(priced.equal_quality[head] & ~priced.equal_quality[legal])  # an equal-quality design is not missed by one that is not
-            share = np.min(np.where(values[head] > 0, values[legal] / values[head], 1.0), axis=1)
-            nearness = np.maximum(nearness, np.where(same, np.nan_to_num(share, nan=-np.inf), -np.inf))
-    order = legal[np.lexsort((legal, -nearness))]
-    score = dict(zip(legal.tolist(), nearness.tolist(), strict=True))
-    rows: list[dict[str, Any]] = []
-    seen = set()
-    for position in order.tolist():
-        key = int(outcome.evaluated.ids[position])
-        if key in seen or len(rows) == RUNNERS_UP:
-            continue
-        seen.add(key)
+    near = _nearness(priced, heads, legal)
+    order = legal[np.lexsort((legal, -near))]
+    score = dict(zip(legal.tolist(), near.tolist(), strict=True))
+    shortlist = [i for equal in (True, False) for i in order[priced.equal_quality[order] == equal][:SHORTLIST].tolist()]
+    areas = dict(zip(shortlist, describer.areas(outcome.evaluated.take(np.array(shortlist))).tolist(), strict=True))
+    by_area = sorted(shortlist, key=lambda i: (-areas[i], i))
+    equal = [i for i in by_area if priced.equal_quality[i]]
+    opened = [i for i in by_area if not priced.equal_quality[i]]
+    few = max(RUNNERS_UP // 2, RUNNERS_UP - len(opened))
+    chosen = [*equal[:few], *opened[: RUNNERS_UP - len(equal[:few])]]
+    names = [o.name for o in problem.objectives]
+    found = []
+    for position in chosen:
         [(_, space, batch)] = outcome.evaluated.take(np.array([position])).batches(problem.spaces)
-        architecture = batch.architecture(0)
-        rows.append(
+        row = describer.describe(batch.architecture(0), problem.spaces[space].formats, curve=False)
+        reference = describer.reference["frontier_area"]
+        found.append(
             {
+                "architecture_id": "",
+                "rank": 0,
                 "equal_quality": bool(priced.equal_quality[position]),
+                "dominated": True,
+                "fronts": [],
+                "gives_up": gives_up(batch, problem.reference, train_tokens=problem.train_tokens)[0],
                 "family": problem.spaces[space].name,
-                **dimensions(architecture),
-                "total_params": architecture.total_params,
-                "active_params": architecture.active_params,
-                "objectives": dict(zip(names, values[position].tolist(), strict=True)),
+                **row,
+                "frontier_area_over_reference": row["frontier_area"] / reference if reference > 0 else None,
+                "objectives": dict(zip(names, priced.objectives[position].tolist(), strict=True)),
                 "of_the_front": score[position],
-                "within_model_error": None if error is None else bool(1 - score[position] <= error),
+                "twins": 0,
             }
         )
-    return rows
+    last = max((row["rank"] for row in rows), default=0)
+    for index, row in enumerate(found, start=1):
+        row["architecture_id"], row["rank"] = f"r{index:03d}", last + index
+        close = [head["architecture_id"] for head in rows if error is not None and 1 - row["of_the_front"] <= error]
+        row["within_model_error_of"] = close[0] if close else None
+    return found

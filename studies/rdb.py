@@ -44,10 +44,14 @@ def with_retries(action: Callable[[], T], url: str, *, seconds: float = RETRY_SE
             return action()
         except (DBAPIError, StorageInternalError) as error:
             cause: Any = error.__cause__ if isinstance(error, StorageInternalError) else error
-            lost = isinstance(cause, DBAPIError) and (cause.connection_invalidated or type(cause).__name__ in ("OperationalError", "InterfaceError"))
+            lost = isinstance(cause, DBAPIError) and (
+                cause.connection_invalidated or type(cause).__name__ in ("OperationalError", "InterfaceError")
+            )
             if not lost or time.monotonic() + pause > deadline:
                 reason = str(getattr(cause, "orig", cause)).strip().splitlines()
-                raise StorageError(f"{hide_password(url)}: the database failed ({reason[0][:200] if reason else 'no reason'})") from None
+                raise StorageError(
+                    f"{hide_password(url)}: the database failed ({reason[0][:200] if reason else 'no reason'})"
+                ) from None
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
 
@@ -88,7 +92,10 @@ def _add_once(storage: RDBStorage, study_id: int, trials: Sequence[FrozenTrial],
         if stored == first_number + len(trials):
             return  # the commit of an earlier try went through, only its answer was lost
         if stored != first_number:
-            raise StorageError(f"{hide_password(storage.url)}: another process added trials to this study ({stored} stored, {first_number} known)")
+            raise StorageError(
+                f"{hide_password(storage.url)}: another process added trials to this study ({stored} stored, "
+                f"{first_number} known)"
+            )
         rows = [
             {
                 "number": first_number + i,
@@ -121,8 +128,13 @@ def _add_once(storage: RDBStorage, study_id: int, trials: Sequence[FrozenTrial],
                 parts["TrialValueModel"].append(
                     {"trial_id": trial_id, "objective": objective, "value": stored_value, "value_type": value_type}
                 )
-            for part, attributes in (("TrialUserAttributeModel", trial.user_attrs), ("TrialSystemAttributeModel", trial.system_attrs)):
-                parts[part] += [{"trial_id": trial_id, "key": key, "value_json": json.dumps(value)} for key, value in attributes.items()]
+            for part, attributes in (
+                ("TrialUserAttributeModel", trial.user_attrs),
+                ("TrialSystemAttributeModel", trial.system_attrs),
+            ):
+                parts[part] += [
+                    {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)} for key, value in attributes.items()
+                ]
         for name, values in parts.items():
             if values and connection.dialect.driver == "psycopg":
                 _copy(connection, tables[name].name, values)

@@ -13,7 +13,7 @@ from ..search.problem import SearchProblem
 from .output import plain, to_json
 from .spec import StudySpec
 from .spec_file import spec_hash, spec_to_dict
-from .storage import Stored, StorageError, StudyStore, difference
+from .storage import StorageError, Stored, StudyStore, difference
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -62,7 +62,9 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
     changes = difference({k: stored[k] for k in ("spec", "seed")}, {k: wanted[k] for k in ("spec", "seed")})
     hashes = [c for c in difference(stored["hashes"], wanted["hashes"], "hash of ") if not c.startswith("hash of spec")]
     program = difference(
-        {k: stored["versions"].get(k) for k in ("shapefront", "optuna")}, {k: wanted["versions"][k] for k in ("shapefront", "optuna")}, "version of "
+        {k: stored["versions"].get(k) for k in ("shapefront", "optuna")},
+        {k: wanted["versions"][k] for k in ("shapefront", "optuna")},
+        "version of ",
     )
     if changes or hashes or program:
         listed = "\n  ".join([*changes, *hashes, *program])
@@ -70,7 +72,11 @@ def check_same(stored: Mapping[str, Any], wanted: Mapping[str, Any], where: str)
             f"{where}: the stored study differs from this one, so it cannot be resumed:\n  {listed}\n"
             "undo the change, or start a new study with another --out (or --storage)"
         )
-    soft = difference({k: stored["versions"].get(k) for k in ("numpy", "python")}, {k: wanted["versions"][k] for k in ("numpy", "python")}, "version of ")
+    soft = difference(
+        {k: stored["versions"].get(k) for k in ("numpy", "python")},
+        {k: wanted["versions"][k] for k in ("numpy", "python")},
+        "version of ",
+    )
     return [f"{line}: the last digits of results may differ from the interrupted run's" for line in soft]
 
 
@@ -97,8 +103,10 @@ class TrialRecorder:
         for number, (old, new) in enumerate(zip(known, trials, strict=False), start=self.seen):
             if old.params != new.params or old.state != new.state or list(old.values or []) != list(new.values or []):
                 raise StorageError(
-                    f"{self._store.where}: stored trial {number} is not the one this run computes (stored {_short(old)}, computed {_short(new)}); "
-                    "the storage was changed or the numbers come from another machine or version: start a new study with another --out"
+                    f"{self._store.where}: stored trial {number} is not the one this run computes (stored "
+                    f"{_short(old)}, computed {_short(new)}); "
+                    "the storage was changed or the numbers come from another machine or version: start a new study "
+                    "with another --out"
                 )
         self._store.append(trials[len(known) :])
         self.seen += len(trials)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ RANKED_COLUMNS = (
     "rank",
     "architecture_id",
     "equal_quality",
+    "dominated",
     "family",
     *_DIMENSIONS,
     *_FIGURES,
@@ -110,10 +111,11 @@ class Result:
 
     @property
     def ranked(self) -> pd.DataFrame:
-        """:attr:`ranked_rows` as a table with the columns of ranked.csv and throughput at each rate."""
+        """Rows of ranked.csv without the reference model: :attr:`ranked_rows`, then the runners-up (``dominated``)."""
         import pandas as pd
 
-        return pd.DataFrame([self._ranked_row(row) for row in self.ranked_rows], columns=self._ranked_columns())
+        rows = [*self.ranked_rows, *self.data.get("runners_up", [])]
+        return pd.DataFrame([self._ranked_row(row) for row in rows], columns=self._ranked_columns())
 
     @property
     def pareto(self) -> pd.DataFrame:
@@ -128,16 +130,20 @@ class Result:
         Raises:
             UnknownKeyError: no such id.
         """
-        rows = {row["architecture_id"]: row for row in [*self.architectures, self.reference]}
+        rows: dict[str, dict[str, Any]] = {
+            row["architecture_id"]: row for row in [*self.architectures, *self.data.get("runners_up", []), self.reference]
+        }
         if architecture_id not in rows:
-            raise UnknownKeyError(f"no architecture '{str(architecture_id)[:40]}' in this result{did_you_mean(str(architecture_id), rows)}")
+            raise UnknownKeyError(
+                f"no architecture '{str(architecture_id)[:40]}' in this result{did_you_mean(str(architecture_id), rows)}"
+            )
         return rows[architecture_id]
 
     def architecture(self, architecture_id: str) -> Architecture:
         """The design itself; statics that a study does not search (biases, norms) are the reference model's."""
         row = self.row(architecture_id)
         kind = self.data.get("kinds", {}).get(row.get("family", "reference"), self.data.get("kinds", {}).get("reference", {}))
-        values = {name: int(row[name]) for name in INTEGER_FIELDS if name in row}
+        values: dict[str, Any] = {name: int(row[name]) for name in INTEGER_FIELDS if name in row}
         return Architecture(name=f"{self.data['study']}-{architecture_id}", **values, **kind)
 
     def frontier(self, architecture_id: str) -> pd.DataFrame:
@@ -152,7 +158,11 @@ class Result:
 
     def _ranked_columns(self) -> list[str]:
         rates = [point["rate"] for point in self.reference["at_rates"]]
-        return [*RANKED_COLUMNS, *(f"tokens_per_second_per_gpu_at_{rate:g}" for rate in rates), *(f"objective.{n}" for n in self.data["objectives"])]
+        return [
+            *RANKED_COLUMNS,
+            *(f"tokens_per_second_per_gpu_at_{rate:g}" for rate in rates),
+            *(f"objective.{n}" for n in self.data["objectives"]),
+        ]
 
     @staticmethod
     def _ranked_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,9 +170,9 @@ class Result:
         return {**row, **at, **{f"objective.{name}": value for name, value in row["objectives"].items()}}
 
     def ranked_csv(self) -> str:
-        """Text of ranked.csv; the reference model is its last row, rank empty."""
+        """Text of ranked.csv: the fronts, then the runners-up (``dominated``); the reference model last, rank empty."""
         reference = {**self.reference, "rank": None, "frontier_area_over_reference": 1.0}
-        rows = [self._ranked_row(row) for row in [*self.ranked_rows, reference]]
+        rows = [self._ranked_row(row) for row in [*self.ranked_rows, *self.data.get("runners_up", []), reference]]
         return to_csv(self._ranked_columns(), rows)
 
     def pareto_csv(self) -> str:
@@ -231,31 +241,41 @@ class Result:
         write_whole(path, picture.getvalue())
         return []
 
-    def plot(self, *, designs: int = 5) -> Any:
+    def plot(self, *, designs: int = 5, more: Sequence[Any] = ()) -> Any:
         """The frontiers of the reference and the best designs of both fronts (a :class:`.plots.style.Plot`).
+
+        Args:
+            designs: designs shown.
+            more: further curves (:class:`.plots.frontier.Curve`), e.g. of known models.
 
         Raises:
             InvalidValueError: matplotlib is not installed.
         """
+        import numpy as np
+
         from .plots.frontier import Curve, draw_frontier
 
         curves = []
-        wanted = [*self.ranked_rows[:designs], *(row for row in self.ranked_rows[designs:] if row["rank"] and "open" in row["fronts"])][: designs + 1]
+        wanted = [
+            *self.ranked_rows[:designs],
+            *(row for row in self.ranked_rows[designs:] if row["rank"] and "open" in row["fronts"]),
+        ][: designs + 1]
         for row in [*wanted, self.reference]:
             points = row["frontier"]
             if points:
                 role = "reference" if row["architecture_id"] == "reference" else "design" if row["equal_quality"] else "open"
                 name = str(row.get("name") or row["architecture_id"])
-                users, gpus = ([p[f"tokens_per_second_per_{axis}"] for p in points] for axis in ("user", "gpu"))
+                users, gpus = (np.array([p[f"tokens_per_second_per_{axis}"] for p in points]) for axis in ("user", "gpu"))
                 curves.append(Curve(name, users, gpus, role))
         area = self.data.get("area") or {}
         settings = self.data.get("settings") or {}
         return draw_frontier(
-            curves,
+            [*curves, *more],
             heading=f"{self.data['study']}: throughput against interactivity",
             note=f"profile {settings.get('profile', '')}, {settings.get('workload_text', '')}",
             goals=tuple(self.data["rates"]),
             area=(area["low"], area["high"]) if area else None,
+            gain=_gain(wanted),
         )
 
     @classmethod
@@ -279,6 +299,12 @@ class Result:
         return cls(data)
 
 
+def _gain(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Frontier area that the first equal-quality design gains over the reference."""
+    ratios = [row["frontier_area_over_reference"] for row in rows if row["equal_quality"]]
+    return ratios[0] - 1 if ratios and ratios[0] is not None else None
+
+
 def _refuse(name: str) -> None:
     raise ValueError(name)
 
@@ -288,8 +314,10 @@ def _check(data: Any, file: Path) -> None:
     if not isinstance(data, dict) or not isinstance(data.get("format"), int) or isinstance(data.get("format"), bool):
         raise ResultError(f"{file}: is not a shapefront result")
     if data["format"] > FORMAT_VERSION:
-        raise ResultError(f"{file}: was written by a newer shapefront (format {data['format']}, this one reads {FORMAT_VERSION}); upgrade")
-    lists = {"architectures": dict, "pareto": dict, "objectives": str, "rates": (int, float)}
+        raise ResultError(
+            f"{file}: was written by a newer shapefront (format {data['format']}, this one reads {FORMAT_VERSION}); upgrade"
+        )
+    lists: dict[str, Any] = {"architectures": dict, "pareto": dict, "objectives": str, "rates": (int, float)}
     for key, kind in lists.items():
         if not isinstance(data.get(key), list) or not all(isinstance(item, kind) for item in data[key]):
             raise ResultError(f"{file}: '{key}' must be a list; the file is damaged, run the study again with --resume")
@@ -298,7 +326,9 @@ def _check(data: Any, file: Path) -> None:
             raise ResultError(f"{file}: '{key}' must be a table; the file is damaged, run the study again with --resume")
     if not isinstance(data.get("study"), str):
         raise ResultError(f"{file}: 'study' must be a name; the file is damaged, run the study again with --resume")
-    for index, row in enumerate([*data["architectures"], data["reference"]]):
+    if not isinstance(data.get("runners_up", []), list) or not all(isinstance(row, dict) for row in data.get("runners_up", [])):
+        raise ResultError(f"{file}: 'runners_up' must be a list; the file is damaged, run the study again with --resume")
+    for index, row in enumerate([*data["architectures"], *data.get("runners_up", []), data["reference"]]):
         _check_row(row, f"{file}: architecture {index}")
 
 
@@ -314,10 +344,14 @@ def _check_row(row: Mapping[str, Any], where: str) -> None:
             raise ResultError(f"{where}: '{key}' must be a number; the file is damaged, run the study again with --resume")
     for key in ("at_rates", "frontier"):
         if not isinstance(row[key], list) or not all(isinstance(item, dict) for item in row[key]):
-            raise ResultError(f"{where}: '{key}' must be a list of points; the file is damaged, run the study again with --resume")
+            raise ResultError(
+                f"{where}: '{key}' must be a list of points; the file is damaged, run the study again with --resume"
+            )
         for point in row[key]:
             for name in ("tokens_per_second_per_user", "tokens_per_second_per_gpu", *(("rate",) if key == "at_rates" else ())):
                 if isinstance(point.get(name), bool) or not isinstance(point.get(name), int | float):
-                    raise ResultError(f"{where}: a point of '{key}' lacks '{name}'; the file is damaged, run the study again with --resume")
+                    raise ResultError(
+                        f"{where}: a point of '{key}' lacks '{name}'; the file is damaged, run the study again with --resume"
+                    )
     if not isinstance(row["objectives"], dict) or not isinstance(row["architecture_id"], str):
         raise ResultError(f"{where}: 'objectives' must be a table and 'architecture_id' a name; the file is damaged")

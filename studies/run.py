@@ -18,7 +18,7 @@ from .files import OutputError, prepare_folder, remove_leftovers
 from .interrupts import Interrupts
 from .output import plain
 from .progress import make_reporter
-from .rank import rank
+from .rank import MAX_REPORTED, rank
 from .record import TrialRecorder, check_same, make_metadata
 from .result import FORMAT_VERSION, Result
 from .spec import StudySpec
@@ -73,7 +73,10 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         remove_leftovers(options.out)
         log = RunLog(options.out / "run.log")
     store, stored = open_study(spec, metadata, options, log, stack, [o.name for o in problem.objectives])
-    log(f"study {spec.name}, seed {spec.search.seed}, {legal} legal architectures, profile {profile.name}, storage {storage_kind(store.where)}")
+    log(
+        f"study {spec.name}, seed {spec.search.seed}, {legal} legal architectures, profile {profile.name}, storage "
+        f"{storage_kind(store.where)}"
+    )
     interrupts = Interrupts()
     engine = make_engine(study, options, interrupts)
     stack.callback(engine.close)
@@ -86,7 +89,10 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         outcome = search(study, problem, evaluator, recorder, reporter, interrupts)
         reporter.close()
         if outcome.trials < (len(stored.trials) if stored else 0) and not outcome.interrupted:
-            raise StorageError(f"{store.where}: holds {len(stored.trials) if stored else 0} trials, this run computes {outcome.trials}; start a new study")
+            raise StorageError(
+                f"{store.where}: holds {len(stored.trials) if stored else 0} trials, this run computes "
+                f"{outcome.trials}; start a new study"
+            )
         certificate = None
         if options.certify and not outcome.interrupted:
             certificate = certify(problem, outcome, evaluator, reporter)
@@ -148,7 +154,9 @@ def open_study(
         store.create(metadata, names)
         return store, None
     if stored.metadata.get("mode") == "workers":
-        raise StorageError(f"{where}: '{spec.name}' is a study of independent workers; collect it with 'shapefront worker --collect'")
+        raise StorageError(
+            f"{where}: '{spec.name}' is a study of independent workers; collect it with 'shapefront worker --collect'"
+        )
     if not options.resume:
         if stored.finished and not stored.evaluations and storage_kind(where) != "postgresql":
             # A finished study of ours costs nothing to repeat; the same study is simply replayed.
@@ -160,7 +168,8 @@ def open_study(
                 return store, stored
         state = "finished" if stored.finished else "unfinished"
         raise StorageError(
-            f"{options.out or where}: holds a {state} study '{spec.name}' with {len(stored.trials)} trials; continue with --resume, "
+            f"{options.out or where}: holds a {state} study '{spec.name}' with {len(stored.trials)} trials; continue "
+            "with --resume, "
             "discard it with --overwrite, or choose another --out"
         )
     for text in check_same(stored.metadata, metadata, where):
@@ -206,7 +215,12 @@ def make_engine(study: Study, options: RunOptions, interrupts: Interrupts) -> En
 
 
 def search(
-    study: Study, problem: SearchProblem, evaluator: StudyEvaluator, recorder: TrialRecorder, reporter: Any, interrupts: Interrupts
+    study: Study,
+    problem: SearchProblem,
+    evaluator: StudyEvaluator,
+    recorder: TrialRecorder,
+    reporter: Any,
+    interrupts: Interrupts,
 ) -> SearchOutcome:
     """Run the study's engine; Ctrl-C is looked at between generations."""
     from ..search.exhaustive import exhaust
@@ -248,7 +262,9 @@ def certify(problem: SearchProblem, outcome: SearchOutcome, evaluator: Any, repo
     return {key: plain(getattr(found, key)) for key in keys}
 
 
-def contents(spec: StudySpec, outcome: SearchOutcome, profile: KernelProfile, certificate: dict[str, Any] | None) -> dict[str, Any]:
+def contents(
+    spec: StudySpec, outcome: SearchOutcome, profile: KernelProfile, certificate: dict[str, Any] | None
+) -> dict[str, Any]:
     """Everything result.json holds, plain values, no clock times."""
     problem = outcome.problem
     workload = spec.workload
@@ -270,7 +286,7 @@ def contents(spec: StudySpec, outcome: SearchOutcome, profile: KernelProfile, ce
         "hypervolume_reference_point": plain(outcome.reference_point),
         "hypervolume_scales": plain(problem.scales),
         "objectives": [o.name for o in problem.objectives],
-        "rates": sorted({*spec.rates, *(o_rate for o_rate in problem.rates if len(problem.rates) <= 4)}),
+        "rates": sorted({*spec.rates, *(problem.rates if len(problem.rates) <= MAX_REPORTED else ())}),
         "area": spec.area.model_dump(),
         "settings": {
             "profile": profile.name,

@@ -20,8 +20,10 @@ def settings_text(result: Result) -> str:
         budget += f", {count(settings['active_params'])} active"
     formats = settings["formats"]
     return (
-        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; linear layers {formats['ffn']}, experts "
-        f"{formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}; profile {settings['profile']} on {settings['hardware']}; "
+        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; linear layers "
+        f"{formats['ffn']}, experts "
+        f"{formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}; profile {settings['profile']} on "
+        f"{settings['hardware']}; "
         f"{settings['layouts']} layouts x {settings['concurrencies']} concurrencies; seed {data['seed']}, "
         f"D = {settings['train_tokens']:.3g} training tokens"
     )
@@ -32,7 +34,8 @@ def show_result(result: Result, folder: Path | None) -> None:
     data = result.data
     print(settings_text(result))
     print(
-        f"{data['trials']} trials, {data['legal_trials']} legal; {data['legal_architectures']} of {data['legal_in_study']} legal architectures priced"
+        f"{data['trials']} trials, {data['legal_trials']} legal; {data['legal_architectures']} of "
+        f"{data['legal_in_study']} legal architectures priced"
         f"{' (all)' if data['legal_architectures'] == data['legal_in_study'] else ''}; hypervolume {data['hypervolume']:.4f}"
     )
     rates = [point["rate"] for point in result.reference["at_rates"]]
@@ -40,9 +43,14 @@ def show_result(result: Result, folder: Path | None) -> None:
     columns = ["rank", "id", "quality", "H", "H'e" if moe else "H'", "L", "heads", "KV", "head"]
     columns += ["E", "k"] if moe else []
     columns += ["total", "active", "area/ref", *(f"tok/s/GPU @{rate:g}" for rate in rates), "dL_shape", "note"]
-    rows = [_row(row, moe) for row in result.ranked_rows[:_SHOWN]]
+    rows = [
+        _row(row, moe)
+        for row in [*result.ranked_rows[:_SHOWN], *data.get("runners_up", [])[: max(0, _SHOWN - len(result.ranked_rows))]]
+    ]
     rows.append(_row({**result.reference, "rank": None, "frontier_area_over_reference": 1.0}, moe))
-    print_table(columns, rows, title="Ranked by frontier area; the equal-quality front first, then the open one")
+    print_table(
+        columns, rows, title="Ranked by frontier area: the equal-quality front, the open one, then the best designs off them"
+    )
     if len(result.ranked_rows) > _SHOWN:
         print(f"… {len(result.ranked_rows) - _SHOWN} more in ranked.csv")
     _show_gains(result)
@@ -51,7 +59,10 @@ def show_result(result: Result, folder: Path | None) -> None:
         print(f"note: {note}")
     if data.get("certificate"):
         c = data["certificate"]
-        print(f"certificate: {c['status']}; {c['legal']} legal = {c['priced']} priced + {c['pruned']} pruned; gap {number(c['gap_hypervolume'])}")
+        print(
+            f"certificate: {c['status']}; {c['legal']} legal = {c['priced']} priced + {c['pruned']} pruned; gap "
+            f"{number(c['gap_hypervolume'])}"
+        )
     if folder is not None:
         print(f"written to {folder}")
 
@@ -65,7 +76,13 @@ def _row(row: Mapping[str, Any], moe: bool) -> list[Any]:
     if row.get("twins"):
         note += f"{'; ' if note else ''}{row['twins']} near-twins"
     cells: list[Any] = ["" if reference else str(row["rank"]), row["architecture_id"]]
-    cells += ["reference" if reference else "equal" if row["equal_quality"] else "open", row["hidden_size"], width, row["num_hidden_layers"]]
+    quality = "equal" if row["equal_quality"] else "open"
+    cells += [
+        "reference" if reference else f"{quality}, dominated" if row.get("dominated") else quality,
+        row["hidden_size"],
+        width,
+        row["num_hidden_layers"],
+    ]
     cells += [row["num_attention_heads"], row["num_key_value_heads"], row["head_dim"] or row["v_head_dim"]]
     cells += [row["num_experts"], row["num_experts_per_tok"]] if moe else []
     cells += [count(row["total_params"]), count(row["active_params"]), row["frontier_area_over_reference"]]

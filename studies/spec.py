@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from ..constraints.budget import parse_count
 from ..constraints.space import DIMENSIONS, MAX_VALUES, lattice
-from ..costmodel import FORMATS, InvalidValueError, ShapefrontError
+from ..costmodel import DEFAULT_PROFILE, FORMATS, InvalidValueError, ShapefrontError
 from ..costmodel.errors import did_you_mean
 from ..costmodel.layout import MAX_GPUS
 
@@ -191,9 +191,13 @@ class AreaSpec(_Section):
 class RulesSpec(_Section):
     """What a design must satisfy besides the budget."""
 
-    alignment: Annotated[int, Field(strict=True, ge=1, le=4096)] | dict[str, Annotated[int, Field(strict=True, ge=1, le=4096)]] = 128
+    alignment: (
+        Annotated[int, Field(strict=True, ge=1, le=4096)] | dict[str, Annotated[int, Field(strict=True, ge=1, le=4096)]]
+    ) = 128
     min_shard: Whole = Field(128, ge=1, le=4096)
-    max_delta_loss_shape: Annotated[float, Field(strict=True, gt=0, le=1)] | Literal["off"] = Field(0.010, description="nats/token")
+    max_delta_loss_shape: Annotated[float, Field(strict=True, gt=0, le=1)] | Literal["off"] = Field(
+        0.010, description="nats/token"
+    )
     bands: Literal["p10-p90", "min-max", "off"] = "p10-p90"
     free_bands: tuple[Text, ...] = Field((), max_length=32, description="ratios that no band holds")
     balanced_pipeline: bool = Field(True, strict=True)
@@ -265,7 +269,7 @@ class StudySpec(_Section):
     title: Text = ""
     reference: Text = Field(description="a built-in model, or a config.json beside the study file")
     hardware: Text | None = Field(None, description="prices the profile on another GPU's datasheet; absent = the profile's own")
-    profile: Text = "gb300-blog"
+    profile: Text = DEFAULT_PROFILE
     train_tokens: Number = Field(15e12, gt=1e9, le=1e16, description="D of the quality laws, printed beside Q")
     budget: BudgetSpec = BudgetSpec()
     workload: WorkloadSpec = WorkloadSpec()
@@ -327,7 +331,9 @@ def check_name(value: str, what: str) -> str:
         ValueError: a path, or other characters.
     """
     if not NAME.match(value):
-        raise ValueError(f"{what} has lower-case letters, digits, '-' and '_' only (it names files, so no path), got {value[:60]!r}")
+        raise ValueError(
+            f"{what} has lower-case letters, digits, '-' and '_' only (it names files, so no path), got {value[:60]!r}"
+        )
     return value
 
 

@@ -41,7 +41,9 @@ def find_study(name: str | Path) -> Path:
     if text.endswith(".toml"):
         return Path(text)
     if text not in study_names():
-        raise UnknownKeyError(f"unknown study '{text[:80]}'{did_you_mean(text, study_names())}; a study file of your own must end in .toml")
+        raise UnknownKeyError(
+            f"unknown study '{text[:80]}'{did_you_mean(text, study_names())}; a study file of your own must end in .toml"
+        )
     return library_directory() / f"{text}.toml"
 
 
@@ -102,7 +104,9 @@ def _explain(error: dict[str, Any], where: str, lines: dict[tuple[str | int, ...
 
 
 def _internal(part: str) -> bool:
-    return "[" in part or "(" in part or part in ("constrained-int", "constrained-float", "function-before", "int", "float", "str")
+    return (
+        "[" in part or "(" in part or part in ("constrained-int", "constrained-float", "function-before", "int", "float", "str")
+    )
 
 
 def _known_keys(path: list[Any]) -> list[str]:
@@ -121,8 +125,8 @@ def _known_keys(path: list[Any]) -> list[str]:
 
 def spec_to_dict(spec: StudySpec) -> dict[str, Any]:
     """Plain values, every default filled in; ``parse_spec`` reads it back."""
-    table: dict[str, Any] = json.loads(spec.model_dump_json())
-    return _without_none(table)
+    table: dict[str, Any] = _without_none(json.loads(spec.model_dump_json()))
+    return table
 
 
 def _without_none(value: Any) -> Any:
@@ -148,7 +152,7 @@ def to_toml(table: Mapping[str, Any]) -> str:
 def _write_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
     later: list[tuple[str, Any]] = []
     for key, value in table.items():
-        if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        if (isinstance(value, dict) and set(value) != {"low", "high", "step"}) or (isinstance(value, list) and value and isinstance(value[0], dict)):
             later.append((key, value))
         else:
             lines.append(f"{_key(key)} = {_value(value)}")
@@ -164,6 +168,8 @@ def _key(key: str) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, dict):  # a range stays on its line: the order of dimensions is part of a study
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, float):

@@ -71,7 +71,8 @@ class FolderLock:
             owner = self._file.read(20).strip()
             self._file.close()
             raise StorageError(
-                f"{folder}: another run{f' (process {owner})' if owner.isdigit() else ''} is using this folder; wait for it or choose another --out"
+                f"{folder}: another run{f' (process {owner})' if owner.isdigit() else ''} is using this folder; wait "
+                "for it or choose another --out"
             ) from None
         try:
             self._file.truncate(0)
@@ -168,7 +169,11 @@ def _clear_errors(where: str) -> Iterator[None]:
         cause = error.__cause__ or error
         text = str(getattr(cause, "orig", None) or cause).strip()
         reason = (text.splitlines() or [""])[0][:200] or type(error).__name__
-        hint = "written by a newer version of Optuna? upgrade" if "version" in text.lower() else "give another --storage, or restore the file"
+        hint = (
+            "written by a newer version of Optuna? upgrade"
+            if "version" in text.lower()
+            else "give another --storage, or restore the file"
+        )
         raise StorageError(f"{hide_password(where)}: cannot be read as a study storage ({reason}); {hint}") from None
 
 
@@ -201,15 +206,22 @@ class StudyStore:
         if header is None and not trials:
             return None  # killed between creating the study and writing its header
         if not isinstance(header, dict) or not isinstance(header.get("format"), int):
-            raise StorageError(f"{hide_password(self.where)}: holds a study '{self.name}' that shapefront did not write; choose another name or storage")
+            raise StorageError(
+                f"{hide_password(self.where)}: holds a study '{self.name}' that shapefront did not write; choose "
+                "another name or storage"
+            )
         if header["format"] > FORMAT_VERSION:
             raise StorageError(
-                f"{hide_password(self.where)}: was written by a newer shapefront ({str(header.get('versions', {}).get('shapefront'))[:20]}, format "
+                f"{hide_password(self.where)}: was written by a newer shapefront "
+                f"({str(header.get('versions', {}).get('shapefront'))[:20]}, format "
                 f"{header['format']}; this one reads {FORMAT_VERSION}); upgrade shapefront"
             )
         for key, kind in (("spec", dict), ("seed", int), ("versions", dict), ("hashes", dict)):
             if not isinstance(header.get(key), kind):
-                raise StorageError(f"{hide_password(self.where)}: the study's header lacks '{key}'; restore the storage or start again without --resume")
+                raise StorageError(
+                    f"{hide_password(self.where)}: the study's header lacks '{key}'; restore the storage or start "
+                    "again without --resume"
+                )
         self._count = len(trials)
         return Stored(header, trials, self._evaluations(), bool(header.get("finished")))
 

@@ -120,7 +120,9 @@ class Study:
 
         unknown = set(options) - set(RunOptions.__dataclass_fields__)
         if unknown:
-            raise SpecError(f"unknown option '{sorted(unknown)[0]}' (known: {', '.join(sorted(RunOptions.__dataclass_fields__))})")
+            raise SpecError(
+                f"unknown option '{sorted(unknown)[0]}' (known: {', '.join(sorted(RunOptions.__dataclass_fields__))})"
+            )
         chosen = RunOptions(out=None if out is None else Path(out), **options)
         with ExitStack() as stack:
             return run_study(self.with_search(trials=trials, seed=seed, engine=engine), chosen, stack)

@@ -73,7 +73,11 @@ class _Process:
         self.buffer = b""
         answer = self.read_line(time.monotonic() + START_SECONDS)
         if answer is None or "ready" not in answer:
-            reason = answer.get("error", "") if answer else f"its module did not import within {START_SECONDS:g} s or ended the process"
+            reason = (
+                answer.get("error", "")
+                if answer
+                else f"its module did not import within {START_SECONDS:g} s or ended the process"
+            )
             self.kill()
             raise UserCodeError(f"user function {self.entry}: {reason}")
 
@@ -165,7 +169,7 @@ class UserFunction:
         busy = [p for p in self._pool if p.call is not None and p.popen is not None]
         deadline = min(p.deadline for p in busy)
         wait = min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))
-        streams = {p.popen.stdout: p for p in busy if p.popen}
+        streams = {p.popen.stdout: p for p in busy if p.popen is not None and p.popen.stdout is not None}
         ready = select.select(list(streams), [], [], wait)[0]
         for stream in ready:
             process = streams[stream]
@@ -177,7 +181,12 @@ class UserFunction:
             else:
                 yield process, self._read(answer)
         for process in busy:
-            if process.call is not None and process.popen is not None and process.popen.stdout not in ready and time.monotonic() >= process.deadline:
+            if (
+                process.call is not None
+                and process.popen is not None
+                and process.popen.stdout not in ready
+                and time.monotonic() >= process.deadline
+            ):
                 process.kill()
                 yield process, (math.nan, f"user function '{self.name}' took more than {self.timeout:g} s and was stopped")
 

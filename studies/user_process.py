@@ -43,7 +43,9 @@ def main() -> None:
     try:
         function = load_entry(entry)
     except BaseException as error:
-        answers.write(json.dumps({"error": f"cannot import {entry}: {type(error).__name__}: {error}"[:500], "fatal": True}) + "\n")
+        answers.write(
+            json.dumps({"error": f"cannot import {entry}: {type(error).__name__}: {error}"[:500], "fatal": True}) + "\n"
+        )
         return
     from shapefront.costmodel import Architecture
 

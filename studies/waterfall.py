@@ -125,10 +125,15 @@ def path(reference: Architecture, design: Architecture) -> list[Architecture]:
             third["num_key_value_heads"] = third["num_attention_heads"]
     if design.num_experts and wide.num_experts:
         third["num_experts_per_tok"] = design.num_experts_per_tok
-        third["num_experts"] = max(design.num_experts_per_tok, round(design.num_experts_per_tok * wide.num_experts / wide.num_experts_per_tok))
+        third["num_experts"] = max(
+            design.num_experts_per_tok, round(design.num_experts_per_tok * wide.num_experts / wide.num_experts_per_tok)
+        )
     split = _solve_width(wide.with_(**third), total)
     kv: dict[str, Any] = {name: getattr(design, name) for name in _KV}
-    kv |= {name: getattr(design, name) for name in ("attention", "num_attention_heads", "sliding_window", "num_sliding_window_layers", "qk_norm")}
+    kv |= {
+        name: getattr(design, name)
+        for name in ("attention", "num_attention_heads", "sliding_window", "num_sliding_window_layers", "qk_norm")
+    }
     return [reference, first, wide, split, _solve_width(split.with_(**kv), total), design]
 
 
@@ -136,7 +141,9 @@ def _head_size(design: Architecture) -> int:
     return design.v_head_dim if design.attention == "mla" else design.head_dim
 
 
-def areas(problem: SearchProblem, designs: Sequence[Architecture], formats: TensorFormats, rates: Sequence[float], axis: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def areas(
+    problem: SearchProblem, designs: Sequence[Architecture], formats: TensorFormats, rates: Sequence[float], axis: str
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Frontier area of each design over every layout that divides it, ``(A,)``."""
     found = np.zeros(len(designs))
     setup = problem.setup.with_(formats=formats)

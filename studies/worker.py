@@ -9,7 +9,6 @@ every trial is accounted for.
 from __future__ import annotations
 
 import os
-import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,36 +18,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..costmodel import Architecture, InvalidValueError
+from ..costmodel import Architecture
 from ..search.evaluate import Priced
-from ..search.outcome import Run
-from ..search.problem import SearchProblem
-from ..search.record import create_study
 from ..search.sampler import make_sampler
 from ..search.space import Candidates, distributions, suggestions
 from .evaluators import LocalEngine, StudyEvaluator
 from .interrupts import Interrupts
-from .problem import build_problem, study_profile
-from .rdb import hide_password, with_retries
-from .record import check_same, make_metadata
-from .result import Result
-from .spec import StudySpec
+from .problem import build_problem
+from .rdb import with_retries
 from .spec_file import parse_spec
-from .storage import FORMAT_VERSION, METADATA, StorageError, StudyStore, open_postgresql, storage_kind
+from .storage import StorageError
 from .user_objective import UserCodeError
+from .worker_storage import CALLS, HEARTBEAT_SECONDS, IDLE_SECONDS, Heart, close_storage, join_study, open_shared
 
 if TYPE_CHECKING:
-    import optuna
     from optuna.trial import FrozenTrial, Trial
 
     from .study import Study
 
 Told = Callable[["FrozenTrial"], None] | None
-HEARTBEAT_SECONDS = 15
-GRACE_FACTOR = 3  # heartbeats that may be missed before a trial counts as orphaned
-MAX_RETRY = 5  # times one trial is put back into the queue
-IDLE_SECONDS = 0.5
-CALLS = "calls"  # trial attribute with the answers of user functions
 
 
 @dataclass
@@ -59,98 +47,6 @@ class WorkerReport:
     failed: int = 0
     lost: int = 0
     totals: dict[str, int] = field(default_factory=dict)
-
-
-def open_shared(url: str, *, heartbeat: int = HEARTBEAT_SECONDS) -> optuna.storages.RDBStorage:
-    """A PostgreSQL storage with heartbeats on and orphaned trials put back into the queue.
-
-    Raises:
-        StorageError: not PostgreSQL, or it cannot be reached.
-    """
-    if storage_kind(url) != "postgresql":
-        raise StorageError(f"{hide_password(url)}: independent workers share a PostgreSQL database; give postgresql://USER@HOST/DATABASE")
-    if not 1 <= heartbeat <= 3600:
-        raise InvalidValueError(f"heartbeat must be between 1 and 3600 s, got {heartbeat}")
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        retry = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=MAX_RETRY)
-    options = {"heartbeat_interval": heartbeat, "grace_period": GRACE_FACTOR * heartbeat, "heartbeat_stale_trial_callback": retry}
-    return open_postgresql(url, heartbeat=options)
-
-
-def close_storage(storage: optuna.storages.RDBStorage) -> None:
-    """Give a storage's connections back."""
-    storage.remove_session()
-    storage.engine.dispose()
-
-
-def join_study(url: str, name: str, study: Study | None, storage: optuna.storages.RDBStorage) -> dict[str, Any]:
-    """Header of the stored study; created from ``study`` where there is none.
-
-    Raises:
-        StorageError: no such study and none given, another kind of study, or another spec.
-    """
-    for _ in range(2):
-        stored = StudyStore(name, url, "postgresql", storage, None).read()
-        if stored is not None:
-            header = dict(stored.metadata)
-            if header.get("mode") != "workers":
-                raise StorageError(f"{hide_password(url)}: '{name}' belongs to a coordinator; continue it with 'shapefront run --resume --storage …'")
-            if study is not None:
-                check_same(header, make_metadata(study.spec, study.problem(), study_profile(study.spec, study.folder)), hide_password(url))
-            return header
-        if study is None:
-            names = sorted(s.study_name for s in storage.get_all_studies() if not s.study_name.endswith(".evaluations"))
-            known = ", ".join(names[:10]) or "none"
-            raise StorageError(f"{hide_password(url)}: no study '{name[:60]}' (studies there: {known}); create it with --spec STUDY.toml")
-        _create(name, study, storage)
-    raise StorageError(f"{hide_password(url)}: the study '{name}' was created and removed at the same time; try again")
-
-
-def _create(name: str, study: Study, storage: optuna.storages.RDBStorage) -> None:
-    import optuna
-
-    problem = study.problem()
-    header = make_metadata(study.spec, problem, study_profile(study.spec, study.folder))
-    header |= {"format": FORMAT_VERSION, "mode": "workers"}
-    try:
-        created = create_study(problem, name, storage)
-    except optuna.exceptions.DuplicatedStudyError:
-        # another worker was first; give it the moment it needs to write the header
-        for _ in range(20):
-            if METADATA in storage.get_study_user_attrs(storage.get_study_id_from_name(name)):
-                return
-            time.sleep(IDLE_SECONDS)
-        created = optuna.load_study(study_name=name, storage=storage)
-    created.set_user_attr(METADATA, header)
-
-
-class _Heart:
-    """Beats for one trial until it is told; a database that is away for a while does not stop it."""
-
-    def __init__(self, storage: optuna.storages.RDBStorage, trial_id: int, seconds: float) -> None:
-        self._storage, self._trial_id, self._seconds = storage, trial_id, seconds
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._storage.record_heartbeat(self._trial_id)
-            except Exception:
-                pass  # the next beat tries again
-            if self._stop.wait(self._seconds):
-                return
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 class Worker:
@@ -169,7 +65,14 @@ class Worker:
     """
 
     def __init__(
-        self, url: str, name: str, *, study: Study | None = None, allow_code: bool = False, heartbeat: int = HEARTBEAT_SECONDS, interrupts: Interrupts | None = None
+        self,
+        url: str,
+        name: str,
+        *,
+        study: Study | None = None,
+        allow_code: bool = False,
+        heartbeat: int = HEARTBEAT_SECONDS,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self.url, self.name, self.heartbeat = url, name, heartbeat
         self.interrupts = interrupts or Interrupts()
@@ -215,7 +118,7 @@ class Worker:
                 if isinstance(trial, bool):
                     time.sleep(IDLE_SECONDS)
                     continue
-                with _Heart(self.storage, trial._trial_id, self.heartbeat):
+                with Heart(self.storage, trial._trial_id, self.heartbeat):
                     found = self._evaluate(trial)
                     self._tell(trial, found, report, told)
         except KeyboardInterrupt:
@@ -289,7 +192,9 @@ class Worker:
         self.evaluator.known.clear()
         priced: Priced = self.evaluator(self.problem, candidates)
         attributes: dict[str, Any] = {"equal_quality": bool(priced.equal_quality[0])}
-        attributes[CALLS] = {key: [value if value == value else None, error] for key, (value, error) in self.evaluator.known.items()}
+        attributes[CALLS] = {
+            key: [value if value == value else None, error] for key, (value, error) in self.evaluator.known.items()
+        }
         attributes["constraints"] = {name: float(column[0]) for name, column in priced.violations.items()}
         values = priced.objectives[0]
         if np.isnan(values).any():
@@ -308,7 +213,9 @@ class Worker:
             trial.set_user_attr(name, int(value))
         return candidates
 
-    def _tell(self, trial: Trial, found: tuple[list[float] | None, str, dict[str, Any]], report: WorkerReport, told: Told) -> None:
+    def _tell(
+        self, trial: Trial, found: tuple[list[float] | None, str, dict[str, Any]], report: WorkerReport, told: Told
+    ) -> None:
         from optuna.trial import TrialState
 
         values, error, attributes = found
@@ -350,58 +257,6 @@ def suggest(trial: Trial, name: str, distribution: Any) -> Any:
     if distribution.log:
         return trial.suggest_int(name, distribution.low, distribution.high, log=True)
     return trial.suggest_int(name, distribution.low, distribution.high, step=distribution.step)
-
-
-def collect(url: str, name: str, *, out: Path | None = None) -> Result:
-    """The result of a workers' study so far: its completed trials, ranked.
-
-    Raises:
-        StorageError: no such study, or it has no completed trial yet.
-    """
-    from .files import prepare_folder
-    from .run import contents
-    from .study import Study
-
-    storage = open_shared(url)
-    try:
-        header = join_study(url, name, None, storage)
-        trials = [t for t in StudyStore(name, url, "postgresql", storage, None).study().get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
-    finally:
-        close_storage(storage)
-    spec: StudySpec = parse_spec(header["spec"], name)
-    problem: SearchProblem = build_problem(spec, reference=Architecture.from_dict(header["reference"]))
-    ids = list(dict.fromkeys(_design(trial, len(problem.table), url) for trial in trials))
-    if not ids:
-        raise StorageError(f"{hide_password(url)}: study '{name}' has no completed trial yet; start workers and wait")
-    known: dict[str, tuple[float, str]] = {}
-    for trial in trials:
-        for key, (value, error) in dict(trial.user_attrs.get(CALLS, {})).items():
-            known.setdefault(str(key), (float("nan") if value is None else float(value), str(error)))
-    run = Run(problem, distributions(problem.table), StudyEvaluator(spec, _NoCode(), None, known), record=False)
-    candidates: Candidates = problem.table.candidates(ids)
-    run.price(candidates, ["worker"] * len(candidates))
-    result = Result(contents(spec, run.outcome(), study_profile(spec), None))
-    if out is not None:
-        prepare_folder(out)
-        result.notes = result.write(out, study_toml=Study(spec).to_toml())
-    return result
-
-
-class _NoCode(LocalEngine):
-    """Prices, but runs no user function: every answer is in the storage."""
-
-    def call(self, user: Any, calls: Any, done: Any) -> list[tuple[float, str]]:
-        """Answer nothing; fail where an answer is missing."""
-        if calls:
-            raise StorageError(f"the stored study lacks an answer of user function '{user.name}'; let the workers finish")
-        return []
-
-
-def _design(trial: FrozenTrial, size: int, url: str) -> int:
-    design = trial.user_attrs.get("design_id")
-    if isinstance(design, bool) or not isinstance(design, int) or not 0 <= design < size:
-        raise StorageError(f"{hide_password(url)}: trial {trial.number} names no design of this study; the storage was changed")
-    return design
 
 
 def summary(report: WorkerReport) -> Mapping[str, Any]:

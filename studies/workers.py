@@ -48,7 +48,7 @@ def price_block(spec_json: str, folder: str, block: Candidates) -> Priced:
 
 
 def study_payload(study: Study) -> tuple[str, str]:
-    """What a worker needs to build the problem: spec and reference model as JSON, and the folder of a profile of the user's own."""
+    """What a worker needs to build the problem: spec and reference model as JSON, and the study's folder."""
     payload = {"spec": spec_to_dict(study.spec), "reference": study.reference.to_dict()}
     return json.dumps(payload), str(study.folder or "")
 
@@ -89,7 +89,9 @@ class ProcessEngine:
                 return [result for result in results if result is not None]
             except BrokenProcessPool:
                 self._shut()
-        raise WorkerError(f"worker processes died {RESTARTS} times over the same designs (out of memory?); run with fewer --workers")
+        raise WorkerError(
+            f"worker processes died {RESTARTS} times over the same designs (out of memory?); run with fewer --workers"
+        )
 
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function, over this many processes of its own."""

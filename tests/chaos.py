@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.studies.small import command, environment, outputs, run_cli, small_table, write_study
 
-USER_CODE = '''
+USER_CODE = """
 import time
 def score(architecture, point):
     with open({log!r}, "a") as file:
@@ -29,7 +29,7 @@ def score(architecture, point):
                    f"{{architecture.num_key_value_heads}},{{architecture.intermediate_size}}\\n")
     time.sleep(0.02)
     return architecture.num_hidden_layers / architecture.hidden_size
-'''
+"""
 START_SECONDS = 60.0
 KILLS_PER_RUN = 4  # then the run may finish and be compared
 
@@ -88,7 +88,9 @@ def _start(arguments: list[Any], journal: Path, log: Path) -> subprocess.Popen[b
     return process
 
 
-def _wait_for_moment(process: subprocess.Popen[bytes], journal: Path, dice: random.Random, size: int, length: float) -> int | None:
+def _wait_for_moment(
+    process: subprocess.Popen[bytes], journal: Path, dice: random.Random, size: int, length: float
+) -> int | None:
     """Wait for a random moment: a size the journal grows to (while the search writes), or a time (any phase).
 
     Returns:
@@ -108,7 +110,9 @@ def _wait_for_moment(process: subprocess.Popen[bytes], journal: Path, dice: rand
         return None
 
 
-def chaos(work: Path, *, kills: int, seed: int = 1, workers: int = 1, user: bool = False, say: Callable[[str], None] = lambda _: None) -> Report:
+def chaos(
+    work: Path, *, kills: int, seed: int = 1, workers: int = 1, user: bool = False, say: Callable[[str], None] = lambda _: None
+) -> Report:
     """Kill and resume until ``kills`` kills hit a living run.
 
     Args:
@@ -126,7 +130,10 @@ def chaos(work: Path, *, kills: int, seed: int = 1, workers: int = 1, user: bool
     extra: list[str] = []
     if user:
         (work / "chaos_user.py").write_text(USER_CODE.format(log=str(calls)))
-        changes |= {"user": [{"name": "mine", "entry": "chaos_user:score"}], "search": {"trials": 80, "population": 6, "polish": False}}
+        changes |= {
+            "user": [{"name": "mine", "entry": "chaos_user:score"}],
+            "search": {"trials": 80, "population": 6, "polish": False},
+        }
         extra = ["--allow-code"]
     study = write_study(work / "chaos.toml", **changes)
     arguments: list[Any] = ["run", study, "--quiet", "--workers", str(workers), *extra]
@@ -160,7 +167,9 @@ def chaos(work: Path, *, kills: int, seed: int = 1, workers: int = 1, user: bool
                 say(f"kill {report.kills:3d}: run {report.runs}, {len(after):3d} trials stored")
                 continue
             if code != 0:
-                raise AssertionError(f"a resumed run ended with {code}: {run_cli(*arguments, '--out', folder, '--resume').stderr}")
+                raise AssertionError(
+                    f"a resumed run ended with {code}: {run_cli(*arguments, '--out', folder, '--resume').stderr}"
+                )
             break
         after = stored_lines(folder / "study.journal")
         report.lost_trials += len(after) != len(stored_lines(work / "whole" / "study.journal"))
@@ -181,7 +190,9 @@ def main() -> None:
     options = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        report = chaos(Path(folder), kills=options.kills, seed=options.seed, workers=options.workers, user=options.user, say=print)
+        report = chaos(
+            Path(folder), kills=options.kills, seed=options.seed, workers=options.workers, user=options.user, say=print
+        )
     print(
         f"{datetime.now(UTC).date()} {platform.system()} {platform.machine()}: {report.kills} kills over {report.runs} runs in "
         f"{time.monotonic() - started:.0f} s; completed trials lost {report.lost_trials}, corrupt files {report.corrupt_files}, "

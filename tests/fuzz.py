@@ -66,7 +66,11 @@ class Watch:
             self.seen.append(f"{event} {arguments!r:.100}")
         elif event == "open" and isinstance(arguments[1], str) and any(flag in arguments[1] for flag in "wax+"):
             path = arguments[0]
-            if isinstance(path, str | bytes) and not str(path).startswith((str(self.active), "/dev/null")) and "__pycache__" not in str(path):
+            if (
+                isinstance(path, str | bytes)
+                and not str(path).startswith((str(self.active), "/dev/null"))
+                and "__pycache__" not in str(path)
+            ):
                 self.seen.append(f"write to {path!r:.100}")
 
     @contextlib.contextmanager
@@ -120,7 +124,9 @@ def damage(dice: random.Random, data: bytes) -> bytes:
         elif action == 4:
             raw[at:at] = raw[at : at + dice.choice((20, 400))]
         else:
-            raw[at:at] = dice.choice((b"\n", b"{", b"}", b"[" * 3000, b"\x00", b'"', b"= ", b"9" * 5000, b"null", b"NaN", b"1e999"))
+            raw[at:at] = dice.choice(
+                (b"\n", b"{", b"}", b"[" * 3000, b"\x00", b'"', b"= ", b"9" * 5000, b"null", b"NaN", b"1e999")
+            )
     return bytes(raw)
 
 
@@ -234,7 +240,12 @@ def fuzz(count: int, *, seed: int = 0, say: Callable[[str], None] = lambda _: No
                 took = min(took, time.perf_counter() - started)
             report.slowest = max(report.slowest, took)
             extra = {p.name for p in box.iterdir()} - before - {"case.db-journal"}
-            for problem in [outcome, *seen[:1], f"took {took:.1f} s" if took > LIMIT_SECONDS else "", f"left {extra}" if extra else ""]:
+            for problem in [
+                outcome,
+                *seen[:1],
+                f"took {took:.1f} s" if took > LIMIT_SECONDS else "",
+                f"left {extra}" if extra else "",
+            ]:
                 if problem:
                     report.failures.append(f"case {report.cases} ({kind}): {problem}")
                     say(report.failures[-1])

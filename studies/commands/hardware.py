@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ...costmodel import hardware_names, load_hardware
+from ...costmodel import Hardware, hardware_names, load_hardware
 from ..output import print_json, print_table
 
 
@@ -22,11 +22,7 @@ def hardware(
             return
         print_table(
             ["name", "BF16 PFLOP/s", "FP8 PFLOP/s", "NVFP4 PFLOP/s", "HBM TB/s", "HBM GB", "SMs", "NVLink GPUs", "NVLink GB/s"],
-            [
-                [c.name, c.bf16_flop_per_second / 1e15, c.fp8_flop_per_second / 1e15, c.nvfp4_flop_per_second / 1e15]
-                + [c.memory_bytes_per_second / 1e12, c.memory_bytes / 1e9, c.sm_count, c.scale_up_gpus, c.scale_up_bytes_per_second / 1e9]
-                for c in chips
-            ],
+            [_row(load_hardware(chip)) for chip in hardware_names()],
             title="Dense peaks per GPU; 'shapefront hardware NAME' shows where each number comes from",
         )
         return
@@ -36,3 +32,9 @@ def hardware(
         return
     rows = [[key, q.value, q.unit, q.status, q.source] for key, q in chip.quantities.items()]
     print_table(["number", "value", "unit", "status", "source"], rows, title=chip.title)
+
+
+def _row(c: Hardware) -> list[object]:
+    peaks = (c.bf16_flop_per_second, c.fp8_flop_per_second, c.nvfp4_flop_per_second)
+    memory = (c.memory_bytes_per_second / 1e12, c.memory_bytes / 1e9)
+    return [c.name, *(peak / 1e15 for peak in peaks), *memory, c.sm_count, c.scale_up_gpus, c.scale_up_bytes_per_second / 1e9]

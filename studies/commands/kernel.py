@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from ...costmodel import InvalidValueError, get_format
+from ...costmodel import DEFAULT_PROFILE, InvalidValueError, get_format
 from ...costmodel.attention_common import BOUNDS
 from ..output import number, print_json, print_table
 
@@ -59,7 +59,7 @@ def gemm(
     a: Annotated[str, typer.Option("--a", help="Format of A, the activations.")] = "nvfp4",
     b: Annotated[str, typer.Option("--b", help="Format of B, the weights.")] = "nvfp4",
     c: Annotated[str, typer.Option("--c", help="Format of C, the output.")] = "bf16",
-    profile: Profile = "gb300-blog",
+    profile: Profile = DEFAULT_PROFILE,
     tile: Annotated[str | None, typer.Option(help="Force a tile: tile_m,tile_n,cluster_m,cluster_n.")] = None,
     json: Json = False,
 ) -> None:
@@ -67,14 +67,17 @@ def gemm(
     from ...costmodel.gemm import gemm_cost
 
     if get_format(a).activation_bits != get_format(b).activation_bits:
-        raise InvalidValueError(f"A must hold the activations that format {b} of B takes ({get_format(b).activation_bits:g} bits a value), got A in {a}")
+        raise InvalidValueError(
+            f"A must hold the activations that format {b} of B takes ({get_format(b).activation_bits:g} bits a "
+            f"value), got A in {a}"
+        )
     forced = None
     if tile is not None:
         parts = tile.split(",")
         if len(parts) != 4 or not all(part.strip().isdigit() and len(part) < 6 for part in parts):
             raise InvalidValueError(f"a tile reads like 256,128,2,4 (tile_m,tile_n,cluster_m,cluster_n), got '{tile[:40]}'")
         forced = tuple(int(part) for part in parts)
-    cost = gemm_cost(m, n, k, format=b, output_format=c, profile=profile, tile=forced)  # type: ignore[arg-type]
+    cost = gemm_cost(m, n, k, format=b, output_format=c, profile=profile, tile=forced)
     _show("gemm", cost, json, m=m, n=n, k=k, a=a, b=b, c=c, profile=profile)
 
 
@@ -89,7 +92,7 @@ def attention(
     window: Annotated[int, typer.Option(help="Sliding window; 0 = full.")] = 0,
     format: Annotated[str, typer.Option(help="Format of the attention math (prefill).")] = "bf16",
     kv_format: Annotated[str, typer.Option(help="Format of the KV cache.")] = "fp8",
-    profile: Profile = "gb300-blog",
+    profile: Profile = DEFAULT_PROFILE,
     json: Json = False,
 ) -> None:
     """Attention of one layer (MHA, GQA, MQA), prefill or decode."""
@@ -114,7 +117,7 @@ def moe(
     tp: Annotated[int, typer.Option(help="Tensor parallelism of an expert.")] = 1,
     format: Annotated[str, typer.Option(help="Format of weights and activations.")] = "nvfp4",
     load: Annotated[str, typer.Option(help="balanced, power_law_1.01 or power_law_1.2.")] = "balanced",
-    profile: Profile = "gb300-blog",
+    profile: Profile = DEFAULT_PROFILE,
     json: Json = False,
 ) -> None:
     """Routed experts of one layer on the slowest rank."""
@@ -132,7 +135,7 @@ def collective(
     kind: Annotated[str, typer.Argument(help="all-reduce, all-gather, reduce-scatter or all-to-all.")],
     bytes: Annotated[float, typer.Option("--bytes", help="Message size, bytes.")],
     ranks: Annotated[int, typer.Option(help="GPUs.")],
-    profile: Profile = "gb300-blog",
+    profile: Profile = DEFAULT_PROFILE,
     json: Json = False,
 ) -> None:
     """A collective between GPUs."""

@@ -18,21 +18,45 @@ def profiles(
     if name is None:
         found = [load_profile(profile) for profile in profile_names()]
         if json:
-            print_json([{"name": p.name, "title": p.title, "hardware": p.hardware.name, "stack": p.stack, "families": [f for f, fits in p.families.items() if fits]} for p in found])
+            print_json(
+                [
+                    {
+                        "name": p.name,
+                        "title": p.title,
+                        "hardware": p.hardware.name,
+                        "stack": p.stack,
+                        "families": [f for f, fits in p.families.items() if fits],
+                    }
+                    for p in found
+                ]
+            )
             return
         print_table(
             ["name", "hardware", "stack", "fitted families", "title"],
-            [[p.name, p.hardware.name, p.stack, ", ".join(f for f, fits in p.families.items() if fits) or "none (roofline)", p.title] for p in found],
+            [
+                [
+                    p.name,
+                    p.hardware.name,
+                    p.stack,
+                    ", ".join(f for f, fits in p.families.items() if fits) or "none (roofline)",
+                    p.title,
+                ]
+                for p in found
+            ],
         )
         return
     profile = load_profile(name)
     if json:
         families = {family: dict(fits) for family, fits in profile.families.items()}
-        print_json({"name": profile.name, "title": profile.title, "hardware": profile.hardware.name, "stack": profile.stack}
-                   | {"provenance": dict(profile.provenance), "families": families})
+        print_json(
+            {"name": profile.name, "title": profile.title, "hardware": profile.hardware.name, "stack": profile.stack}
+            | {"provenance": dict(profile.provenance), "families": families}
+        )
         return
     rows = []
     for family, fits in profile.families.items():
         for number_format, fit in fits.items():
             rows.append([family, number_format, fit.status, fit.fit.get("median"), fit.held_out.get("median"), fit.source])
-    print_table(["family", "format", "status", "fit median", "held-out median", "source"], rows, title=f"{profile.name}: {profile.title}")
+    print_table(
+        ["family", "format", "status", "fit median", "held-out median", "source"], rows, title=f"{profile.name}: {profile.title}"
+    )

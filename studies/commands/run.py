@@ -15,13 +15,19 @@ from ..study import DEFAULT_STUDY, Study
 
 def run(
     study: Annotated[str, typer.Argument(help="Built-in study (see 'shapefront studies') or a .toml file.")] = DEFAULT_STUDY,
-    trials: Annotated[int | None, typer.Option(help="Designs to price before the polish; the study's own number if left out.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Designs to price before the polish; the study's own number if left out.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same result.")] = None,
     engine: Annotated[str | None, typer.Option(help="optuna, or exhaustive to price every legal design.")] = None,
     certify: Annotated[bool, typer.Option("--certify", help="Prove the front after the search.")] = False,
-    storage: Annotated[str | None, typer.Option(help="memory, journal, sqlite, a file, or postgresql://…; journal in --out if left out.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="memory, journal, sqlite, a file, or postgresql://…; journal in --out if left out.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Discard what the folder or storage holds of this study.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Discard what the folder or storage holds of this study.")
+    ] = False,
     workers: Annotated[int, typer.Option(help="Local processes.")] = 1,
     dask: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; shapefront-results/STUDY if left out.")] = None,

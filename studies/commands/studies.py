@@ -12,7 +12,6 @@ from ..spec import study_schema
 from ..spec_file import find_study, load_spec, spec_to_dict, study_names
 
 
-
 def studies(
     name: Annotated[str | None, typer.Argument(help="Study to show: a built-in name or a .toml file.")] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a study file.")] = False,
@@ -54,7 +53,8 @@ def studies(
     sys.stdout.write(find_study(name).read_text("utf-8"))
     families = ", ".join(f"{family} {n:,}" for family, n in problem.table.counts.items())
     print(
-        f"\n# {len(problem.table):,} legal architectures ({families}), {figures['layouts']} layouts, {figures['concurrencies']} concurrencies; "
+        f"\n# {len(problem.table):,} legal architectures ({families}), {figures['layouts']} layouts, "
+        f"{figures['concurrencies']} concurrencies; "
         f"reference {reference.name}: {count(reference.total_params)} total, {count(reference.active_params)} active"
     )
 

@@ -10,19 +10,27 @@ from typing import Annotated
 import typer
 
 from ...costmodel import InvalidValueError
+from ..collect import collect
 from ..interrupts import Interrupts
 from ..output import print_json
 from ..show import show_result
 from ..study import Study
-from ..worker import HEARTBEAT_SECONDS, Worker, collect, summary
+from ..worker import Worker, summary
+from ..worker_storage import HEARTBEAT_SECONDS
 
 
 def worker(
     storage: Annotated[str, typer.Option(help="postgresql://USER@HOST/DATABASE, shared by all workers.")],
     study: Annotated[str, typer.Option(help="Name of the study in the storage.")],
-    spec: Annotated[str | None, typer.Option(help="Study (built-in name or .toml file) to create it from where it does not exist.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Stop after this many of the worker's own; default: when the study has all.")] = None,
-    heartbeat: Annotated[int, typer.Option(help="Seconds between heartbeats; a trial is requeued after three missed ones.")] = HEARTBEAT_SECONDS,
+    spec: Annotated[
+        str | None, typer.Option(help="Study (built-in name or .toml file) to create it from where it does not exist.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Stop after this many of the worker's own; default: when the study has all.")
+    ] = None,
+    heartbeat: Annotated[
+        int, typer.Option(help="Seconds between heartbeats; a trial is requeued after three missed ones.")
+    ] = HEARTBEAT_SECONDS,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the study's own Python functions run.")] = False,
     collect_: Annotated[bool, typer.Option("--collect", help="Do no work: rank what the workers completed so far.")] = False,
     out: Annotated[Path | None, typer.Option(help="With --collect: folder of the results.")] = None,
@@ -43,11 +51,21 @@ def worker(
         raise InvalidValueError(f"trials must be at least 1, got {trials}")
     interrupts = Interrupts()
     joined = Worker(
-        storage, study, study=Study.load(spec) if spec else None, allow_code=allow_code, heartbeat=heartbeat, interrupts=interrupts
+        storage,
+        study,
+        study=Study.load(spec) if spec else None,
+        allow_code=allow_code,
+        heartbeat=heartbeat,
+        interrupts=interrupts,
     )
     with closing(joined), interrupts.listening():
         report = joined.run(
-            trials, None if quiet else lambda t: print(f"trial {t.number} {t.state.name.lower()} {t.values or t.user_attrs.get('error')}", file=sys.stderr)
+            trials,
+            None
+            if quiet
+            else lambda t: print(
+                f"trial {t.number} {t.state.name.lower()} {t.values or t.user_attrs.get('error')}", file=sys.stderr
+            ),
         )
     if json:
         print_json(summary(report))

@@ -20,6 +20,7 @@ def small_table(**changes: Any) -> dict[str, Any]:
     table: dict[str, Any] = {
         "name": "small",
         "reference": "Llama-3.1-8B",
+        "profile": "gb300-blog",
         "layouts": {"gpus": [1, 2]},
         "concurrency": {"low": 1.0, "high": 512.0, "per_octave": 1},
         "dimensions": {
@@ -59,7 +60,9 @@ def command(*arguments: str | Path) -> list[str]:
 
 def run_cli(*arguments: str | Path, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment(), check=False)
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment(), check=False
+    )
 
 
 def outputs(folder: Path) -> dict[str, bytes]:

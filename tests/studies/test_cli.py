@@ -24,7 +24,11 @@ def _modules(code: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "code",
-    ["import shapefront", "import shapefront.studies.cli", "from shapefront.studies.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"],
+    [
+        "import shapefront",
+        "import shapefront.studies.cli",
+        "from shapefront.studies.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",
+    ],
 )
 def test_help_and_import_are_light(code: str) -> None:
     modules = _modules(code)

@@ -41,11 +41,22 @@ class Cluster:
     def _start(self, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         log = open(self._folder / f"{kind}-{time.monotonic_ns()}.log", "wb")
         with log:
-            return subprocess.Popen([sys.executable, "-m", "dask", kind, *arguments], stdout=log, stderr=log, env=environment(), cwd=ROOT)
+            return subprocess.Popen(
+                [sys.executable, "-m", "dask", kind, *arguments], stdout=log, stderr=log, env=environment(), cwd=ROOT
+            )
 
     def add_worker(self) -> subprocess.Popen[bytes]:
         """Start one more worker (no nanny, so that a kill is final)."""
-        options = ("--nthreads", "1", "--no-dashboard", "--no-nanny", "--memory-limit", "0", "--local-directory", str(self._folder))
+        options = (
+            "--nthreads",
+            "1",
+            "--no-dashboard",
+            "--no-nanny",
+            "--memory-limit",
+            "0",
+            "--local-directory",
+            str(self._folder),
+        )
         self.workers.append(self._start("worker", self.address, *options))
         return self.workers[-1]
 

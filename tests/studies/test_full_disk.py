@@ -17,7 +17,9 @@ from tests.studies.small import outputs, run_cli, small_study, write_study
 def _mount(folder: Path, options: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting a tmpfs needs root")
-    found = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
     if found.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {found.stderr.strip()}")
 
@@ -73,7 +75,8 @@ def test_a_read_only_folder(tmp_path: Path) -> None:
         assert run_cli("run", study, "--out", folder / "out", "-q").returncode == 0
         before = outputs(folder / "out")
         subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-        for arguments in (["--out", folder / "out", "--resume"], ["--out", folder / "new"]):
+        cases: list[list[str | Path]] = [["--out", folder / "out", "--resume"], ["--out", folder / "new"]]
+        for arguments in cases:
             found = run_cli("run", study, "-q", *arguments)
             assert found.returncode == 2
             assert "Read-only file system" in found.stderr and "Traceback" not in found.stderr

@@ -44,7 +44,7 @@ def test_trials_and_answers_come_back(server: Server) -> None:
             assert (new.number, new.state, new.values, new.params) == (number, old.state, old.values, old.params)
             assert (new.user_attrs, new.constraints) == (old.user_attrs, old.constraints)
         assert stored.evaluations == {"k": (0.1, "")}
-        store.study().best_trials  # Optuna reads what COPY wrote
+        assert store.study().best_trials  # Optuna reads what COPY wrote
 
 
 def test_a_run_on_postgresql_gives_the_same_bytes_and_resumes(server: Server, tmp_path: Path) -> None:
@@ -101,7 +101,9 @@ def _worker_study(path: Path, name: str, function: str) -> Path:
 
 
 def _start(server: Server, study: Path, log: Path) -> subprocess.Popen[bytes]:
-    arguments = command("worker", "--storage", server.url, "--study", study.stem, "--spec", study, "--allow-code", "--heartbeat", "1", "--json")
+    arguments = command(
+        "worker", "--storage", server.url, "--study", study.stem, "--spec", study, "--allow-code", "--heartbeat", "1", "--json"
+    )
     with open(log, "wb") as file:
         return subprocess.Popen(arguments, stdout=file, stderr=file, env=environment(), cwd=ROOT)
 
@@ -125,7 +127,9 @@ def test_a_worker_killed_in_a_trial_is_made_good_by_the_other(server: Server, tm
     """Two workers, one killed with SIGKILL inside a trial: it is requeued, the other finishes it, none is lost."""
     study = _worker_study(tmp_path, "killed", "slow")
     first = _start(server, study, tmp_path / "first.log")
-    _wait_for(lambda: any(t.state.name == "RUNNING" and t.user_attrs.get("design_id") is not None for t in _trials(server, "killed")))
+    _wait_for(
+        lambda: any(t.state.name == "RUNNING" and t.user_attrs.get("design_id") is not None for t in _trials(server, "killed"))
+    )
     first.send_signal(signal.SIGKILL)
     first.wait()
     orphan = next(t for t in _trials(server, "killed") if t.state.name == "RUNNING")

@@ -36,7 +36,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 def test_everything_is_written(finished: tuple[Path, Result]) -> None:
     folder, result = finished
     names = {path.name for path in folder.iterdir()}
-    assert names >= {"pareto.csv", "ranked.csv", "result.json", "study.toml", "run.log", "frontier.png", "configs", "study.journal"}
+    assert names >= {
+        "pareto.csv",
+        "ranked.csv",
+        "result.json",
+        "study.toml",
+        "run.log",
+        "frontier.png",
+        "configs",
+        "study.journal",
+    }
     assert (folder / "frontier.png").read_bytes().startswith(b"\x89PNG")
     for row in result.ranked_rows:
         config = json.loads((folder / "configs" / f"rank-{row['rank']:02d}" / "config.json").read_text())
@@ -139,7 +148,9 @@ def test_a_result_is_read_back(finished: tuple[Path, Result]) -> None:
         again.row("a999")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format": 1}', b'{"format": 99, "architectures": []}', b"[" * 50_000, b'{"format": NaN}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"format": 1}', b'{"format": 99, "architectures": []}', b"[" * 50_000, b'{"format": NaN}']
+)
 def test_a_damaged_result_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(data)
@@ -172,7 +183,7 @@ def test_resume_gives_the_bytes_of_an_uninterrupted_run(
     with pytest.raises(_Stop):
         small_study().run(out=tmp_path, storage=storage)
     monkeypatch.undo()
-    with pytest.raises(StorageError, match="unfinished study 'small' with .* continue with --resume"):
+    with pytest.raises(StorageError, match=r"unfinished study 'small' with .* continue with --resume"):
         small_study().run(out=tmp_path, storage=storage)
     small_study().run(out=tmp_path, storage=storage, resume=True)
     assert outputs(tmp_path) == outputs(finished[0])
@@ -220,7 +231,9 @@ def test_stored_trials_that_were_changed_are_noticed(tmp_path: Path) -> None:
         small_study().run(out=tmp_path, resume=True)
 
 
-def test_an_interrupt_leaves_the_results_so_far(finished: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_the_results_so_far(
+    finished: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _stop_after(monkeypatch, 2, KeyboardInterrupt())
     result = small_study().run(out=tmp_path)
     monkeypatch.undo()
@@ -243,19 +256,37 @@ def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> 
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "continue with --resume" in errors and "Traceback" not in errors
-    assert set(lines[0]) == {"phase", "trials", "priced", "total", "front_size", "hypervolume", "designs_per_second", "eta_seconds"}
+    assert set(lines[0]) == {
+        "phase",
+        "trials",
+        "priced",
+        "total",
+        "front_size",
+        "hypervolume",
+        "designs_per_second",
+        "eta_seconds",
+    }
     found = Result.load(out)
     assert found.interrupted and found.architectures
     assert (out / "pareto.csv").read_text().count("\n") > 1
 
 
 def _many() -> dict[str, Any]:
-    return small_table()["dimensions"] | {"intermediate_size": {"low": 6144, "high": 24576, "step": 128}, "num_attention_heads": {"low": 16, "high": 48, "step": 1}}
+    dimensions: dict[str, Any] = small_table()["dimensions"]
+    return dimensions | {
+        "intermediate_size": {"low": 6144, "high": 24576, "step": 128},
+        "num_attention_heads": {"low": 16, "high": 48, "step": 1},
+    }
 
 
 def test_two_runs_on_one_folder(tmp_path: Path) -> None:
     study = write_study(tmp_path / "s.toml", search={"trials": 100_000, "population": 2}, dimensions=_many())
-    first = subprocess.Popen(command("run", study, "--out", tmp_path / "o", "-q"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    first = subprocess.Popen(
+        command("run", study, "--out", tmp_path / "o", "-q"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
     try:
         while not (tmp_path / "o" / "run.log").exists():
             time.sleep(0.05)
@@ -301,7 +332,8 @@ def test_progress_lines_and_speed() -> None:
     assert [line["priced"] for line in lines] == [10, 40]  # one a second, and one at each change of phase
     assert lines[1]["hypervolume"] is None
     # 10 designs in 0.4 s are 25 a second; 90 left take 3.6 s
-    assert speed(Progress("x", 10, 10, 100, 0, 0.0), 0.4) == (pytest.approx(25.0), pytest.approx(3.6))
+    rate, left = speed(Progress("x", 10, 10, 100, 0, 0.0), 0.4)
+    assert rate == pytest.approx(25.0) and left == pytest.approx(3.6)
 
 
 def test_a_second_interrupt_comes_at_once() -> None:

@@ -16,7 +16,11 @@ from shapefront.studies.toml_lines import key_lines, line_of
 from tests.studies.small import small_table, write_study
 
 
-@pytest.mark.parametrize("budget", [0, -1, float("nan"), float("inf"), "30X", 1e30, 10**30, -(1 << 20_000), True, "", "B", "1e400", [], {}], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "budget",
+    [0, -1, float("nan"), float("inf"), "30X", 1e30, 10**30, -(1 << 20_000), True, "", "B", "1e400", [], {}],
+    ids=lambda value: type(value).__name__,
+)
 def test_a_budget_that_is_no_parameter_count_is_refused(budget: object) -> None:
     with pytest.raises(SpecError, match=r"budget\.total_params"):
         parse_spec(small_table(budget={"total_params": budget}), "case")
@@ -72,12 +76,16 @@ def test_a_broken_rule_names_its_key(changes: dict[str, object], message: str) -
 
 def test_an_error_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "s.toml"
-    path.write_text('name = "a"\nreference = "Llama-3.1-8B"\n\n[budget]\ntotal_params = "30X"\n[dimensions]\nhidden_size = 1024\n')
+    path.write_text(
+        'name = "a"\nreference = "Llama-3.1-8B"\n\n[budget]\ntotal_params = "30X"\n[dimensions]\nhidden_size = 1024\n'
+    )
     with pytest.raises(SpecError, match=r"s\.toml:5: budget\.total_params"):
         load_spec(path)
 
 
-@pytest.mark.parametrize("text", ["name = ", "[", "a = 1\na = 2", "\x00", "name = '" + "x" * 2_000_000 + "'", "a = [" * 20_000, "a = " + "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["name = ", "[", "a = 1\na = 2", "\x00", "name = '" + "x" * 2_000_000 + "'", "a = [" * 20_000, "a = " + "9" * 5000]
+)
 def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "s.toml"
     path.write_text(text)

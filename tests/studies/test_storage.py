@@ -79,7 +79,12 @@ def test_a_batch_of_trials_is_one_write(tmp_path: Path, monkeypatch: pytest.Monk
     store.create(HEADER, ["a", "b"])
     writes: list[int] = []
     real = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: writes.append(len(data)) or real(descriptor, data))
+
+    def counted(descriptor: int, data: memoryview) -> int:
+        writes.append(len(data))
+        return real(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
     store.append(make_trials(50))
     store.close()
     assert len(writes) == 1
@@ -279,7 +284,11 @@ def test_a_result_file_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> N
 
 def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     folder = tmp_path / "configs"
-    write_folder(folder, lambda aside: (aside / "a").write_text("1") and None)
+
+    def healthy(aside: Path) -> None:
+        (aside / "a").write_text("1")
+
+    write_folder(folder, healthy)
 
     def broken(aside: Path) -> None:
         (aside / "b").write_text("2")
