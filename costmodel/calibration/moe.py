@@ -49,11 +49,13 @@ class Kernel:
         name: entry in the profile, ``format`` or ``format:kernel``.
         dtype: ``moe_dtype`` of the table.
         sources: parts of ``kernel_source`` that belong to it.
+        older: what the stack runs in its place on GPUs before Blackwell.
     """
 
     name: str
     dtype: str
     sources: tuple[str, ...]
+    older: tuple[str, ...] = ()
 
     @property
     def format(self) -> str:
@@ -67,7 +69,7 @@ _TORCH_FLOW = ("moe_torch_flow_cutlass", "moe_torch_flow_nongated")
 KERNELS: Mapping[str, tuple[Kernel, ...]] = {
     "trtllm": (
         Kernel("nvfp4", "nvfp4", _TORCH_FLOW),
-        Kernel("fp8_block", "fp8_block", ("deepgemm",)),
+        Kernel("fp8_block", "fp8_block", ("deepgemm",), ("moe_torch_flow_cutlass",)),
         Kernel("fp8", "fp8", _TORCH_FLOW),
         Kernel("bf16", "bfloat16", _TORCH_FLOW),
         Kernel("nvfp4:fused", "nvfp4", ("min_latency",)),
@@ -76,8 +78,8 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
     ),
     "sglang": (
         Kernel("nvfp4", "nvfp4", ("flashinfer_trtllm",)),
-        Kernel("fp8_block", "fp8_block", ("flashinfer_trtllm",)),
-        Kernel("bf16", "bfloat16", ("flashinfer_trtllm",)),
+        Kernel("fp8_block", "fp8_block", ("flashinfer_trtllm",), ("fused_moe_triton",)),
+        Kernel("bf16", "bfloat16", ("flashinfer_trtllm",), ("fused_moe_triton",)),
         Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("sglang_mxfp4_flashinfer_trtllm_moe",)),
         Kernel("fp8_block:grouped", "fp8_block", ("deepgemm",)),
         Kernel("fp8_block:triton", "fp8_block", ("triton",)),
@@ -85,9 +87,9 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
     ),
     "vllm": (
         Kernel("nvfp4", "nvfp4", _FUSED),
-        Kernel("fp8_block", "fp8_block", _FUSED),
-        Kernel("fp8", "fp8", _FUSED),
-        Kernel("bf16", "bfloat16", _FUSED),
+        Kernel("fp8_block", "fp8_block", _FUSED, ("cutlass_flashinferexperts",)),
+        Kernel("fp8", "fp8", _FUSED, ("cutlass_flashinferexperts",)),
+        Kernel("bf16", "bfloat16", _FUSED, ("tritonexperts",)),
         Kernel("fp8_block:modular", "fp8_block", ("trtllmfp8expertsmodular",)),
         Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("trtllmmxfp4experts",)),
     ),
@@ -154,10 +156,12 @@ def held_out_group(hidden_size: int, inter_size: int, num_experts: int, top_k: i
 
 
 def read_table(tables: MeasuredTables, kernel: Kernel) -> tuple[pd.DataFrame, str] | None:
-    """The newest table that holds rows of ``kernel``, and its version."""
-    for version in reversed(tables.versions("moe", "moe")):
-        frame = tables.read("moe", "moe", version=version)
-        if frame is not None and (_mine(frame, kernel)).any():
+    """The newest table that holds (at least half as many as any other) rows of ``kernel``, and its version."""
+    frames = {version: tables.read("moe", "moe", version=version) for version in tables.versions("moe", "moe")}
+    counts = {version: int(_mine(frame, kernel).sum()) for version, frame in frames.items() if frame is not None}
+    for version in reversed(list(counts)):
+        frame = frames[version]
+        if frame is not None and counts[version] and counts[version] >= max(counts.values()) / 2:
             return frame, version
     return None
 
@@ -308,6 +312,9 @@ def every_kernel(tables: MeasuredTables) -> list[tuple[str, Rows, str]]:
             table = read_table(replace(tables, stack=stack), kernel)
         elif table is None and kernel.name.endswith(":grouped"):  # DeepGEMM in all shapes, timed under trtllm
             stack, table = "trtllm", read_table(replace(tables, stack="trtllm"), kernel)
+        elif table is None and kernel.older:
+            kernel = replace(kernel, sources=kernel.older)
+            table = read_table(tables, kernel)
         rows = read_rows(table[0], kernel, stack) if table else None
         if table is not None and rows is not None:
             source = f"aiconfigurator-core moe/{stack}/{table[1]}/moe_perf.parquet, kernel_source containing "

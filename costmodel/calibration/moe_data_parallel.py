@@ -27,7 +27,8 @@ def read_data_parallel(tables: MeasuredTables) -> list[tuple[str, Rows, str]]:
     if tables.stack in ("trtllm", "sglang"):
         frame = tables.read("moe", "wideep_moe", stack="trtllm")
         if frame is not None:
-            found.append(("nvfp4:cutlass", _rows(frame), tables.source("moe", "wideep_moe", stack="trtllm")))
+            name = f"{frame['moe_dtype'].iloc[0]}:cutlass"  # NVFP4 on Blackwell, FP8-block before
+            found.append((name, _rows(frame), tables.source("moe", "wideep_moe", stack="trtllm")))
     if tables.stack == "sglang":
         frame = tables.read("moe", "wideep_generation_moe")
         if frame is not None:
