@@ -18,8 +18,8 @@ the two rates; **information** lists the cheaper departures and those that are n
 
 A shape is judged as hardware sees it, not as a model: SF009 ("deeper than quality asks for") leans on a shape law fitted below 2B
 parameters. Under the defaults decode is mostly KV reads and weight reads, so a dimension that is not a multiple of 128 costs
-little there; it costs more where GEMMs are compute-bound, as the prefill share shows. (The measured tables behind the profile hold
-aligned sizes only: what it says between them is the tile model's.)
+little there; it costs more where GEMMs are compute-bound, as the prefill share shows. (The measured tables behind the profile
+hold aligned sizes only: what it says between them is the tile model's.)
 
 | model | findings: id, dimension, cost at throughput / latency / in prefill | information |
 |---|---|---|

@@ -16,6 +16,8 @@ from .options import parse_gpus
 
 EXIT_FINDINGS = 1
 OUTPUTS = ("text", "json", "sarif")
+SHARES = ("step share, throughput", "step share, latency", "prefill share")
+COLUMNS = ("id", "dimension", "value", "threshold", *SHARES, "fix", "gain", "what")
 
 
 def check(
@@ -76,18 +78,7 @@ def _print(result: CheckResult) -> None:
     for title, findings in (("findings", review.findings), ("information", review.information)):
         if findings:
             print_table(
-                [
-                    "id",
-                    "dimension",
-                    "value",
-                    "threshold",
-                    "step share, throughput",
-                    "step share, latency",
-                    "prefill share",
-                    "fix",
-                    "gain",
-                    "what",
-                ],
+                COLUMNS,
                 [_row(f) for f in findings],
                 title=f"{design.name}: {title}, worst first",
             )
