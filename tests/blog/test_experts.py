@@ -8,7 +8,7 @@ import pytest
 from shapefront.costmodel import InvalidValueError, Layout, LayoutBatch
 from shapefront.costmodel.decode import decode
 from shapefront.costmodel.memory import max_concurrency, weight_bytes_per_gpu
-from shapefront.costmodel.moe import moe_seconds
+from shapefront.costmodel.moe import moe_seconds, tokens_per_expert
 from shapefront.costmodel.scaling import ExpertScaling, expert_parallel_table
 
 from .shapes import DEEPSEEK_R1, LLAMA_70B
@@ -101,3 +101,15 @@ def test_a_dense_model_has_no_experts_to_spread() -> None:
         expert_parallel_table(LLAMA_70B)
     with pytest.raises(InvalidValueError, match="ep must divide num_experts=256, got ep=24"):
         expert_parallel_table(DEEPSEEK_R1, ep=(24,))
+
+
+def test_gemm_m_grows_with_concurrency_and_shrinks_with_sparsity() -> None:
+    assert tokens_per_expert(4096, 256, 8) == 2 * tokens_per_expert(2048, 256, 8)
+    assert tokens_per_expert(4096, 512, 8) == tokens_per_expert(4096, 256, 8) / 2
+
+
+def test_per_gpu_concurrency_is_capped_by_the_kv_cache() -> None:
+    layout = Layout(dpa=8, ep=8)
+    held = [float(max_concurrency(DEEPSEEK_R1, layout, context=n, hardware="gb300")[0, 0]) for n in (8192, 16384, 131072)]
+    assert held[0] == pytest.approx(2 * held[1], rel=0.01)
+    assert held[0] == pytest.approx(16 * held[2], rel=0.05)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shapefront.costmodel import InvalidValueError, Layout, LayoutBatch
+from shapefront.costmodel import InvalidValueError, Layout, LayoutBatch, Workload, enumerate_layouts
 from shapefront.costmodel.prefill import Prefill, prefill
+from shapefront.costmodel.serving import ServingSetup
+from shapefront.costmodel.serving_frontier import frontier
 
 from .shapes import DEEPSEEK_R1
 
@@ -63,3 +65,18 @@ def test_pipelining_needs_no_wide_tensor_parallelism() -> None:
     step = prefill(design, layouts, input_tokens=262_144, profile="gb300-blog")
     assert step.breakdown[2, 0, 1] < 0.1 * step.breakdown[2, 0, 0]
     assert step.tokens_per_second_per_gpu[0, 1] > step.tokens_per_second_per_gpu[0, 0]
+
+
+def test_disaggregation_partitions_each_pool_in_its_own_way() -> None:
+    # One pool to prefill, one to decode: the best layouts differ, and so do the GPU counts that balance them.
+    layouts = enumerate_layouts([4, 8, 16], moe=True)
+    setup = ServingSetup(workload=Workload(input_tokens=8192, output_tokens=1024, max_ttft_seconds=5.0), layouts=layouts,
+                         prefill_layouts=enumerate_layouts([2, 4, 8], moe=True, max_pp=4), profile="gb300-trtllm",
+                         mode="disaggregated")  # fmt: skip
+    found = frontier(DEEPSEEK_R1, setup)
+    points = found.points
+    fast = int(np.argmax(points.tokens_per_second_per_user))
+    prefill_layout = setup.prefill_layouts.layout(int(points.prefill_layout_index[fast]))  # type: ignore[union-attr]
+    assert prefill_layout != found.layout(fast)
+    assert points.ttft_seconds.max() <= 5.0
+    assert points.prefill_workers[0] > points.prefill_workers[-1]  # more tokens decoded a second, more prompts to prefill
