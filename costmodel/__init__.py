@@ -15,11 +15,12 @@ from .hardware import Hardware, hardware_names, load_hardware
 from .layout import Layout, LayoutBatch, enumerate_layouts
 from .moe import moe_seconds
 from .prefill import prefill
-from .profile import KernelProfile, load_profile, profile_names
+from .profile import DEFAULT_PROFILE, KernelProfile, load_profile, profile_names
 from .serving_frontier import frontier
 from .workload import Workload
 
 __all__ = [
+    "DEFAULT_PROFILE",
     "FORMATS",
     "Architecture",
     "ArchitectureBatch",

@@ -29,7 +29,7 @@ from .errors import InvalidValueError
 from .formats import TensorFormats
 from .layout import Layout, LayoutBatch
 from .memory import as_batch, as_layouts, ceil_div
-from .profile import KernelProfile
+from .profile import DEFAULT_PROFILE, KernelProfile
 from .step_attention import decode_attention
 from .step_forward import (
     CATEGORIES,
@@ -91,7 +91,7 @@ def decode(
     *,
     context: float,
     formats: TensorFormats | None = None,
-    profile: str | KernelProfile = "gb300-blog",
+    profile: str | KernelProfile = DEFAULT_PROFILE,
     **options: Any,
 ) -> DecodeStep:
     """Price a decode step of every design on every layout at every concurrency.

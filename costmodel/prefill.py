@@ -24,7 +24,7 @@ from .formats import TensorFormats
 from .layout import Layout, LayoutBatch
 from .memory import as_batch, as_layouts
 from .pipeline import Schedule, schedule, stage_imbalance, stage_layers
-from .profile import KernelProfile
+from .profile import DEFAULT_PROFILE, KernelProfile
 from .step_attention import prefill_attention
 from .step_forward import CATEGORIES, HEAD_PARTS, Table, chunks, fill_pass, gather_category
 from .step_options import StepOptions, require_options
@@ -89,7 +89,7 @@ def prefill(
     sequences: int | None = None,
     balanced_only: bool = False,
     formats: TensorFormats | None = None,
-    profile: str | KernelProfile = "gb300-blog",
+    profile: str | KernelProfile = DEFAULT_PROFILE,
     **options: Any,
 ) -> Prefill:
     """Price the prefill of every design on every layout.

@@ -28,6 +28,7 @@ from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean
 from .formats import get_format
 from .hardware import STATUSES, Hardware, data_directory, load_hardware, read_toml
 
+DEFAULT_PROFILE = "gb300-trtllm"  # of every command, study and function that names none
 FAMILIES = (
     "gemm",
     "bmm",

@@ -27,7 +27,7 @@ from .decode import decode
 from .errors import InvalidValueError
 from .formats import TensorFormats
 from .layout import Layout
-from .profile import KernelProfile, load_profile
+from .profile import DEFAULT_PROFILE, KernelProfile, load_profile
 from .serving import ServingSetup
 from .serving_frontier import Frontier, frontier
 from .step_forward import CATEGORIES
@@ -80,7 +80,7 @@ def resource_shares(
     *,
     context: float,
     formats: TensorFormats | None = None,
-    profile: str | KernelProfile = "gb300-blog",
+    profile: str | KernelProfile = DEFAULT_PROFILE,
     **options: Any,
 ) -> dict[str, float]:
     """Shares of one decode step by resource, equation (1): ``math memory exponentials links fixed``."""

@@ -19,7 +19,7 @@ from .errors import InvalidValueError
 from .formats import TensorFormats
 from .layout import Layout
 from .moe_load import tokens_per_expert
-from .profile import KernelProfile
+from .profile import DEFAULT_PROFILE, KernelProfile
 from .serving import ServingSetup
 from .serving_frontier import Frontier, frontier
 
@@ -57,7 +57,7 @@ def expert_parallel_table(
     loads: tuple[str, ...] = LOADS,
     context: float = 8704,
     formats: TensorFormats | None = None,
-    profile: str | KernelProfile = "gb300-blog",
+    profile: str | KernelProfile = DEFAULT_PROFILE,
     **options: Any,
 ) -> list[ExpertScaling]:
     """Decode throughput of attention DP with expert parallelism, over widths, tokens per GPU and routing.

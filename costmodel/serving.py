@@ -27,7 +27,7 @@ from .formats import TensorFormats
 from .layout import LayoutBatch
 from .memory import USABLE_FRACTION, as_batch, max_concurrency
 from .operating import best_at_rates, check_rates, frontier_area, log_rates
-from .profile import KernelProfile, load_profile
+from .profile import DEFAULT_PROFILE, KernelProfile, load_profile
 from .step_forward import chunks
 from .step_options import StepOptions
 from .step_plan import decode_plan
@@ -73,7 +73,7 @@ class ServingSetup:
     workload: Workload
     layouts: LayoutBatch
     formats: TensorFormats = field(default_factory=TensorFormats)
-    profile: str | KernelProfile = "gb300-blog"
+    profile: str | KernelProfile = DEFAULT_PROFILE
     concurrency: tuple[float, ...] = DEFAULT_CONCURRENCY
     mode: str = "decode"
     overlap: float | None = None

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidValueError, check_keys
 from .formats import TensorFormats
-from .profile import KernelProfile, load_profile
+from .profile import DEFAULT_PROFILE, KernelProfile, load_profile
 
 FloatArray = NDArray[np.float64]
 
@@ -156,7 +156,7 @@ class StepOptions:
 
     @classmethod
     def make(
-        cls, formats: TensorFormats | None = None, profile: str | KernelProfile = "gb300-blog", **choices: Any
+        cls, formats: TensorFormats | None = None, profile: str | KernelProfile = DEFAULT_PROFILE, **choices: Any
     ) -> StepOptions:
         """Fill in defaults and load the profile; unknown choices are refused by name."""
         check_keys(choices, [f.name for f in fields(cls) if f.init and f.name not in ("formats", "profile")], "step options")

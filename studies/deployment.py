@@ -8,14 +8,13 @@ from functools import lru_cache
 from ..costmodel.architecture import Architecture
 from ..costmodel.formats import TensorFormats
 from ..costmodel.layout import LayoutBatch, enumerate_layouts
-from ..costmodel.profile import KernelProfile, load_profile
+from ..costmodel.profile import DEFAULT_PROFILE, KernelProfile, load_profile
 from ..costmodel.serving import ServingSetup
 from ..costmodel.workload import Workload
 
 SMALL = 72e9  # parameters; up to 70B class 1-8 GPUs, above 4-72 (the project's study defaults)
 SMALL_GPUS, LARGE_GPUS = (1, 2, 4, 8), (4, 8, 16, 32, 64, 72)
 MAX_KVP = 4
-DEFAULT_PROFILE = "gb300-blog"  # the study spec's and estimate's default; keep the three equal
 
 
 @lru_cache(maxsize=32)

@@ -9,6 +9,7 @@ import typer
 
 from ...constraints.divisibility import layout_allowed, layout_reasons
 from ...costmodel import (
+    DEFAULT_PROFILE,
     Architecture,
     ArchitectureBatch,
     InvalidValueError,
@@ -41,7 +42,7 @@ def estimate(
     context: Annotated[float | None, typer.Option(help="KV tokens a decode step reads; default: input + output/2.")] = None,
     input: Annotated[int, typer.Option("--input", help="Prompt tokens.")] = 8192,
     output: Annotated[int, typer.Option("--output", help="Answer tokens.")] = 1024,
-    profile: Annotated[str, typer.Option(help="Kernel profile: a name or a .toml file.")] = "gb300-trtllm",
+    profile: Annotated[str, typer.Option(help="Kernel profile: a name or a .toml file.")] = DEFAULT_PROFILE,
     format: Annotated[str, typer.Option(help="Number format of the linear layers and experts.")] = "nvfp4",
     kv_format: Annotated[str, typer.Option(help="Number format of the KV cache.")] = "fp8",
     mode: Annotated[str, typer.Option(help="decode, disaggregated or aggregated.")] = "decode",
