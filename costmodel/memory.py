@@ -101,7 +101,7 @@ def weight_bytes_per_gpu(
     sparse = np.asarray(moe_layers(b))[:, None]
     matrices = 3 if b.kind.gated_ffn else 2
     ranks = dense_ffn_ranks(p)[None]
-    norms = (b.kind.norms_per_layer + 1) * h * _BF16_BYTES
+    norms = b.kind.norms_per_layer * h * _BF16_BYTES
     ffn_bytes = get_format(formats.ffn).weight_bytes
     total = layers * (attention_weight_bytes(b, p, formats) + norms)
     total = total + (layers - sparse) * matrices * h * ceil_div(b.intermediate_size[:, None], ranks) * ffn_bytes
@@ -115,7 +115,7 @@ def weight_bytes_per_gpu(
     total = total * ceil_div(layers, stages) / layers
     rows = vocabulary_shard(b.vocab_size[:, None], (p.tpa * p.kvp)[None])
     embedding = rows * h * _BF16_BYTES
-    head = rows * h * get_format(formats.lm_head).weight_bytes
+    head = (rows * get_format(formats.lm_head).weight_bytes + _BF16_BYTES) * h  # with the final norm
     both = np.maximum(embedding, head) if b.kind.tie_word_embeddings else embedding + head
     return np.asarray(total + np.where(stages > 1, np.maximum(embedding, head), both), dtype=np.float64)
 

@@ -27,11 +27,9 @@ def test_kv_bytes_of_llama_8b_in_bf16() -> None:
 
 
 def test_weights_on_one_gpu_are_the_parameters_at_their_formats() -> None:
-    # BF16 everywhere: 2 B a stored parameter (vocabulary is already a multiple of 128). The final norm is counted per layer
-    # here: L·(2 + 1)·H instead of (2·L + 1)·H values.
+    # BF16 everywhere: 2 B a stored parameter (vocabulary is already a multiple of 128), the final norm once.
     formats = TensorFormats.uniform("bf16")
-    extra_norms = (32 - 1) * 4096
-    assert weight_bytes_per_gpu(LLAMA_8B, Layout(), formats)[0, 0] == 2 * (LLAMA_8B.total_params + extra_norms)
+    assert weight_bytes_per_gpu(LLAMA_8B, Layout(), formats)[0, 0] == 2 * LLAMA_8B.total_params
 
 
 def test_concurrency_cap_by_hand_to_the_token() -> None:
