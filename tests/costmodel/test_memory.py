@@ -35,7 +35,7 @@ def test_weights_on_one_gpu_are_the_parameters_at_their_formats() -> None:
 def test_concurrency_cap_by_hand_to_the_token() -> None:
     # GB300: 0.9 · 298,013,688,000 B. Llama-8B: all linear layers NVFP4 (0.5625 B), head and embedding BF16.
     linear = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
-    weights = linear * 0.5625 + 2 * 128256 * 4096 * 2 + 32 * 3 * 4096 * 2
+    weights = linear * 0.5625 + 2 * 128256 * 4096 * 2 + (32 * 2 + 1) * 4096 * 2
     assert weight_bytes_per_gpu(LLAMA_8B, Layout())[0, 0] == weights
     free = 0.9 * 298_013_688_000 - weights
     tokens = int(free // 65_536)  # FP8 KV: 2·8·128·32 B a token
