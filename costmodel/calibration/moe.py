@@ -21,6 +21,7 @@ from ..moe_load import RankLoad, rank_load
 from ..moe_parameters import MoeParameters, moe_parameters
 from .fit import FitParameter, LogFit, fit_log_time
 from .interface import FamilyResult, ValidationRow
+from .moe_kernels import DATA_PARALLEL, KERNELS, Kernel
 from .report import errors, three_number_prediction
 
 if TYPE_CHECKING:
@@ -41,59 +42,6 @@ _NON_MONOTONE = 1.10
 _DEGENERATE = (7168, 2048, 256, 8)
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """Which rows make up one entry of the profile.
-
-    Attributes:
-        name: entry in the profile, ``format`` or ``format:kernel``.
-        dtype: ``moe_dtype`` of the table.
-        sources: parts of ``kernel_source`` that belong to it.
-        older: what the stack runs in its place on GPUs before Blackwell.
-    """
-
-    name: str
-    dtype: str
-    sources: tuple[str, ...]
-    older: tuple[str, ...] = ()
-
-    @property
-    def format(self) -> str:
-        """Number format of the entry."""
-        return self.name.split(":")[0]
-
-
-DATA_PARALLEL = ("cutlass", "deepgemm")  # kernels behind an all-to-all: they see their rank's tokens only
-_FUSED = ("flashinfer_trtllm_trtllmfp8expertsmonolithic", "trtllmnvfp4expertsmonolithic", "trtllmbf16experts")
-_TORCH_FLOW = ("moe_torch_flow_cutlass", "moe_torch_flow_nongated")
-KERNELS: Mapping[str, tuple[Kernel, ...]] = {
-    "trtllm": (
-        Kernel("nvfp4", "nvfp4", _TORCH_FLOW),
-        Kernel("fp8_block", "fp8_block", ("deepgemm",), ("moe_torch_flow_cutlass",)),
-        Kernel("fp8", "fp8", _TORCH_FLOW),
-        Kernel("bf16", "bfloat16", _TORCH_FLOW),
-        Kernel("nvfp4:fused", "nvfp4", ("min_latency",)),
-        Kernel("fp8_block:fused", "fp8_block", ("flashinfer_trtllm",)),
-        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("moe_torch_flow",)),
-    ),
-    "sglang": (
-        Kernel("nvfp4", "nvfp4", ("flashinfer_trtllm",)),
-        Kernel("fp8_block", "fp8_block", ("flashinfer_trtllm",), ("fused_moe_triton",)),
-        Kernel("bf16", "bfloat16", ("flashinfer_trtllm",), ("fused_moe_triton",)),
-        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("sglang_mxfp4_flashinfer_trtllm_moe",)),
-        Kernel("fp8_block:grouped", "fp8_block", ("deepgemm",)),
-        Kernel("fp8_block:triton", "fp8_block", ("triton",)),
-        Kernel("bf16:triton", "bfloat16", ("triton",)),
-    ),
-    "vllm": (
-        Kernel("nvfp4", "nvfp4", _FUSED),
-        Kernel("fp8_block", "fp8_block", _FUSED, ("cutlass_flashinferexperts",)),
-        Kernel("fp8", "fp8", _FUSED, ("cutlass_flashinferexperts",)),
-        Kernel("bf16", "bfloat16", _FUSED, ("tritonexperts",)),
-        Kernel("fp8_block:modular", "fp8_block", ("trtllmfp8expertsmodular",)),
-        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("trtllmmxfp4experts",)),
-    ),
-}
 # (smallest, largest) row tile of a kernel's menu; the one that fits the fitted rows best is kept
 _MENUS = ((8.0, 64.0), (8.0, 128.0), (128.0, 128.0))
 _FIT = (

@@ -10,13 +10,14 @@ import pytest
 
 from shapefront.costmodel.calibration import collectives, exchange, moe
 from shapefront.costmodel.calibration.interface import FamilyResult
+from shapefront.costmodel.calibration.moe_kernels import Kernel
 from shapefront.costmodel.calibration.segments import fit_segments
 from shapefront.costmodel.expert_all_to_all import parse_exchange
 from shapefront.costmodel.hardware import load_hardware
 from shapefront.costmodel.moe_parameters import MoeParameters
 
 GB300 = load_hardware("gb300")
-KERNEL = moe.Kernel("nvfp4", "nvfp4", ("fused",))
+KERNEL = Kernel("nvfp4", "nvfp4", ("fused",))
 
 
 def table(**changes: object) -> pd.DataFrame:
