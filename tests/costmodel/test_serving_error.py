@@ -103,7 +103,7 @@ def test_roofline_by_hand() -> None:
     row = next(r for r in rows if r.system == "h200" and r.stack == "trtllm" and r.layout == Layout() and r.batch == 16)
     design = row.architecture
     linear = 80 * (8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672)
-    weights = linear + 2 * 128256 * 8192 * 2 + 80 * 3 * 8192 * 2
+    weights = linear + 2 * 128256 * 8192 * 2 + (80 * 2 + 1) * 8192 * 2
     context = row.input_tokens + row.output_tokens / 2
     cache = 16 * context * 2 * 8 * 128 * 80
     assert design.num_hidden_layers == 80
