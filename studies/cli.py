@@ -92,7 +92,6 @@ app = typer.Typer(
 def _version(value: bool) -> None:
     if value:
         from .. import __version__
-
         from ..costmodel.profile import load_profile, profile_names
 
         typer.echo(f"shapefront {__version__}")

@@ -111,6 +111,19 @@ class TrialRecorder:
         self._store.append(trials[len(known) :])
         self.seen += len(trials)
 
+    def check_rest(self) -> None:
+        """After a whole run: stored trials beyond its own must come from a certificate.
+
+        Raises:
+            StorageError: the storage holds trials this run does not compute.
+        """
+        for number, trial in enumerate(self._known[self.seen :], start=self.seen):
+            if trial.user_attrs.get("source") != "enumerated":
+                raise StorageError(
+                    f"{self._store.where}: stored trial {number} is not one of this run's {self.seen} ({_short(trial)}); "
+                    "the storage was changed: start a new study with another --out"
+                )
+
 
 def _short(trial: FrozenTrial) -> str:
     return f"{trial.params} → {trial.values}"[:200]

@@ -87,15 +87,12 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     with interrupts.listening():
         evaluator = StudyEvaluator(spec, engine, store, dict(stored.evaluations) if stored else {})
         outcome = search(study, problem, evaluator, recorder, reporter, interrupts)
-        reporter.close()
-        if outcome.trials < (len(stored.trials) if stored else 0) and not outcome.interrupted:
-            raise StorageError(
-                f"{store.where}: holds {len(stored.trials) if stored else 0} trials, this run computes "
-                f"{outcome.trials}; start a new study"
-            )
         certificate = None
         if options.certify and not outcome.interrupted:
-            certificate = certify(problem, outcome, evaluator, reporter)
+            outcome, certificate = certify(problem, outcome, evaluator, recorder, reporter, options.certify_seconds)
+        reporter.close()
+        if not outcome.interrupted:
+            recorder.check_rest()
     log(
         f"{outcome.trials} trials ({recorder.replayed} replayed), {outcome.legal_architectures} legal architectures priced, "
         f"hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
@@ -125,6 +122,10 @@ def check_options(spec: StudySpec, options: RunOptions) -> None:
         raise InvalidValueError("--dask brings its own workers; leave out --workers")
     if options.dask and not options.dask.startswith(SCHEMES):
         raise InvalidValueError(f"a Dask scheduler's address reads like tcp://host:8786, got '{options.dask[:80]}'")
+    if options.certify and (spec.layouts.mode != "sweep" or any(user.role == "objective" for user in spec.user)):
+        raise InvalidValueError("--certify proves fronts of built-in objectives with swept layouts; leave it out for this study")
+    if not options.certify_seconds > 0:
+        raise InvalidValueError(f"certify_seconds must be positive, got {options.certify_seconds}")
     if options.storage is not None:
         storage_kind(options.storage)
     if spec.user and not options.allow_code:
@@ -253,13 +254,15 @@ def search(
         raise KeyboardInterrupt("interrupted before the first generation was priced") from None
 
 
-def certify(problem: SearchProblem, outcome: SearchOutcome, evaluator: Any, reporter: Any) -> dict[str, Any]:
-    """Prove the front; the ``certificate`` of result.json."""
+def certify(
+    problem: SearchProblem, outcome: SearchOutcome, evaluator: Any, recorder: TrialRecorder, reporter: Any, seconds: float
+) -> tuple[SearchOutcome, dict[str, Any]]:
+    """Prove the front: the outcome with any missed member added, and the ``certificate`` of result.json."""
     from ..search.certify import certify as prove
 
-    found = prove(problem, outcome, evaluator=evaluator, callback=reporter)
-    keys = ("status", "legal", "priced", "pruned", "gap_hypervolume")
-    return {key: plain(getattr(found, key)) for key in keys}
+    found = prove(problem, outcome, evaluator=evaluator, recorder=recorder, callback=reporter, max_seconds=seconds)
+    keys = ("status", "legal", "priced", "pruned", "open", "gap_hypervolume", "found")
+    return found.outcome or outcome, {key: plain(getattr(found, key)) for key in keys}
 
 
 def contents(

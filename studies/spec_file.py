@@ -152,7 +152,9 @@ def to_toml(table: Mapping[str, Any]) -> str:
 def _write_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
     later: list[tuple[str, Any]] = []
     for key, value in table.items():
-        if (isinstance(value, dict) and set(value) != {"low", "high", "step"}) or (isinstance(value, list) and value and isinstance(value[0], dict)):
+        if (isinstance(value, dict) and set(value) != {"low", "high", "step"}) or (
+            isinstance(value, list) and value and isinstance(value[0], dict)
+        ):
             later.append((key, value))
         else:
             lines.append(f"{_key(key)} = {_value(value)}")

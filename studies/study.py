@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ class RunOptions:
         workers: local processes.
         dask: address of a Dask scheduler, ``tcp://host:port``.
         certify: prove the front after the search.
+        certify_seconds: after that the certificate closes with the gap that is left.
         allow_code: let the study's user functions run.
         progress: ``bar``, ``json-lines`` or ``quiet``.
     """
@@ -42,6 +44,7 @@ class RunOptions:
     workers: int = 1
     dask: str | None = None
     certify: bool = False
+    certify_seconds: float = math.inf
     allow_code: bool = False
     progress: str = "quiet"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Same seed, same result.")] = None,
     engine: Annotated[str | None, typer.Option(help="optuna, or exhaustive to price every legal design.")] = None,
     certify: Annotated[bool, typer.Option("--certify", help="Prove the front after the search.")] = False,
+    certify_seconds: Annotated[float, typer.Option(help="Time for the proof; then it states the gap that is left.")] = math.inf,
     storage: Annotated[
         str | None, typer.Option(help="memory, journal, sqlite, a file, or postgresql://…; journal in --out if left out.")
     ] = None,
@@ -54,6 +56,7 @@ def run(
         workers=workers,
         dask=dask,
         certify=certify,
+        certify_seconds=certify_seconds,
         allow_code=allow_code,
         progress="json-lines" if json_lines else "quiet" if quiet or json else "bar",
     )
