@@ -84,8 +84,8 @@ def shard_allowed(batch: ArchitectureBatch, layouts: LayoutBatch, floor: int = F
     """Whether each FFN or expert shard is a multiple of ``floor``, or not sharded at all; shape ``(A, P)``.
 
     The FFN shard is H′/TPF (dense), the expert shard H′e/TPF. With TPF 1 the width itself is what
-    :func:`alignment_violations` judges, so that a misaligned real model can still be priced. A leading dense layer of a MoE is replicated or split
-    over the attention group, and is judged by :func:`alignment_violations` alone.
+    :func:`alignment_violations` judges, so that a misaligned real model can still be priced. A leading dense layer
+    of a MoE is replicated or split over the attention group, and is judged by :func:`alignment_violations` alone.
     """
     width = batch.moe_intermediate_size if batch.kind.moe else batch.intermediate_size
     return np.asarray((width[:, None] % (floor * layouts.tpf[None, :]) == 0) | (layouts.tpf[None, :] == 1))

@@ -257,6 +257,22 @@ def compare_laws(
     return tuple(rows)
 
 
+def loss_above_reference(
+    batch: ArchitectureBatch, reference: Architecture, train_tokens: float = DEFAULT_TRAIN_TOKENS, law: Law = "default"
+) -> FloatArray:
+    """Q − Q_reference of each design, nats/token, shape ``(A,)``; a reference of another class is compared under the joint law.
+
+    Args:
+        batch: the designs.
+        reference: the model they are compared with.
+        train_tokens: D.
+        law: size law, the same for both (values of different laws are never subtracted).
+    """
+    if law == "default" and (reference.num_experts > 0) != batch.kind.moe:
+        law = "joint"
+    return predicted_loss(batch, train_tokens, law) - predicted_loss(reference, train_tokens, law)
+
+
 def quality_violations(
     batch: ArchitectureBatch,
     *,
@@ -280,9 +296,7 @@ def quality_violations(
         "delta_loss_shape": delta_loss_shape(batch.hidden_size, batch.num_hidden_layers) / max_delta_loss_shape - 1.0
     }
     if reference is not None and max_loss_above_reference is not None:
-        if law == "default" and (reference.num_experts > 0) != batch.kind.moe:
-            law = "joint"
-        difference = predicted_loss(batch, train_tokens, law) - predicted_loss(reference, train_tokens, law)
+        difference = loss_above_reference(batch, reference, train_tokens, law)
         found["loss_above_reference"] = (difference - max_loss_above_reference) / max(
             SOFT_SHAPE_LIMIT, abs(max_loss_above_reference)
         )

@@ -64,6 +64,8 @@ def explain_empty(spaces: Sequence[DesignSpace], budget: Budget, rules: Rules) -
         options.append(
             (f"lift max_delta_loss_shape {rules.max_delta_loss_shape:g}", replace(rules, max_delta_loss_shape=math.inf))
         )
+    if rules.loss is not None:
+        options.append((f"lift max_loss_above_reference {rules.loss.max_above_reference:g}", replace(rules, loss=None)))
     if rules.alignment != 128:
         options.append(("lower the alignment to the floor of 128", replace(rules, alignment=128)))
     for label, relaxed in options:

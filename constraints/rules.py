@@ -8,14 +8,35 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..costmodel import ArchitectureBatch, InvalidValueError, LayoutBatch
+from ..costmodel import Architecture, ArchitectureBatch, InvalidValueError, LayoutBatch
 from . import divisibility
 from .alignment import FLOOR, alignment_violations, shard_allowed
 from .bands import band_violations
-from .quality import delta_loss_shape
+from .quality import DEFAULT_TRAIN_TOKENS, SOFT_SHAPE_LIMIT, Law, delta_loss_shape, loss_above_reference
 
 FloatArray = NDArray[np.float64]
-HARD_DELTA_LOSS_SHAPE = 0.016  # quality guard: the largest value among real models (fitted law, see quality.py)
+
+
+@dataclass(frozen=True)
+class LossGuard:
+    """Q − Q_reference ≤ τ.
+
+    Attributes:
+        reference: the study's reference model.
+        max_above_reference: τ, nats/token; negative asks for a better predicted loss.
+        train_tokens: D of the size law.
+        law: a published size law's name, a user's coefficients or a function (see ``quality.size_loss``).
+    """
+
+    reference: Architecture
+    max_above_reference: float
+    train_tokens: float = DEFAULT_TRAIN_TOKENS
+    law: Law = "default"
+
+    def violation(self, batch: ArchitectureBatch) -> FloatArray:
+        """(Q − Q_reference − τ) / max(0.010, |τ|), ``(A,)``; <= 0 is feasible."""
+        above = loss_above_reference(batch, self.reference, self.train_tokens, self.law)
+        return np.asarray((above - self.max_above_reference) / max(SOFT_SHAPE_LIMIT, abs(self.max_above_reference)))
 
 
 @dataclass(frozen=True)
@@ -28,6 +49,7 @@ class Rules:
         max_delta_loss_shape: quality guard on depth against width, nats/token; inf turns it off.
         bands: ratio name → (low, high), from real models; an absent ratio is free.
         balanced_pipeline: PP must divide the layers.
+        loss: limit on the predicted loss above the reference model's; None leaves it free.
     """
 
     alignment: Mapping[str, int] | int = FLOOR
@@ -35,6 +57,7 @@ class Rules:
     max_delta_loss_shape: float = 0.010
     bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     balanced_pipeline: bool = True
+    loss: LossGuard | None = None
 
     def __post_init__(self) -> None:
         if not self.max_delta_loss_shape > 0:
@@ -57,6 +80,8 @@ class Rules:
             result["delta_loss_shape"] = np.asarray(shape / self.max_delta_loss_shape - 1.0)
         for name, value in band_violations(batch, self.bands).items():
             result[f"band.{name}"] = value
+        if self.loss is not None:
+            result["loss_above_reference"] = self.loss.violation(batch)
         return result
 
     def feasible(self, batch: ArchitectureBatch) -> NDArray[np.bool_]:

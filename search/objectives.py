@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..constraints.quality import predicted_loss
+from ..constraints.quality import Law, loss_above_reference
 from ..costmodel import Architecture, ArchitectureBatch, InvalidValueError
 
 FloatArray = NDArray[np.float64]
@@ -124,9 +124,13 @@ class QualityGain(Objective):
     """−(Q − Q_ref), nats/token: predicted loss below the reference model's (laws and caveats: constraints.quality).
 
     Hypervolume: unit 0.01 nats/token, reference point −5 units (0.05 nats/token worse than the reference model).
+
+    Attributes:
+        law: size law (see ``constraints.quality.size_loss``): a published law's name or a user's own.
     """
 
     name: str = "quality"
+    law: Law = "default"
     bounded: ClassVar[str] = "design"
 
     @property
@@ -140,9 +144,8 @@ class QualityGain(Objective):
 
     def values(self, context: Context) -> tuple[FloatArray, list[str]]:
         """The objective of each design, ``(A,)``."""
-        own = predicted_loss(context.batch, context.train_tokens)
-        reference = predicted_loss(ArchitectureBatch.from_architectures([context.reference]), context.train_tokens)
-        return np.asarray(reference[0] - own, dtype=np.float64), []
+        change = loss_above_reference(context.batch, context.reference, context.train_tokens, self.law)
+        return np.asarray(-change, dtype=np.float64), []
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from typing import Any
 
 from ..constraints.bands import load_bands
 from ..constraints.budget import Budget
-from ..constraints.rules import Rules
+from ..constraints.laws import load_law, named_law
+from ..constraints.quality import Law
+from ..constraints.rules import LossGuard, Rules
 from ..constraints.space import DesignSpace
 from ..costmodel import (
     Architecture,
@@ -78,6 +80,7 @@ def build_problem(spec: StudySpec, *, folder: Path | None = None, reference: Arc
         ShapefrontError: the spec's parts contradict each other or the reference model.
     """
     reference = reference or load_reference(spec, folder)
+    law = _law(spec, folder)
     profile = study_profile(spec, folder)
     spaces = tuple(_space(spec, family, reference) for family in spec.families or (None,))
     setup = ServingSetup(
@@ -90,10 +93,10 @@ def build_problem(spec: StudySpec, *, folder: Path | None = None, reference: Arc
     return SearchProblem(
         spaces=spaces,
         budget=_budget(spec, reference),
-        rules=_rules(spec, reference, moe=any(space.kind.moe for space in spaces)),
+        rules=_rules(spec, reference, law, moe=any(space.kind.moe for space in spaces)),
         setup=setup,
         reference=reference,
-        objectives=_objectives(spec),
+        objectives=_objectives(spec, law),
         layout_mode=spec.layouts.mode,
         train_tokens=spec.train_tokens,
     )
@@ -153,7 +156,15 @@ def _budget(spec: StudySpec, reference: Architecture) -> Budget:
     return Budget(total, active if active is None else float(active), spec.budget.tolerance)
 
 
-def _rules(spec: StudySpec, reference: Architecture, *, moe: bool) -> Rules:
+def _law(spec: StudySpec, folder: Path | None) -> Law:
+    """The study's size law: published by name, or a file of a user's own coefficients."""
+    name = spec.quality_law
+    if name.endswith(".toml"):
+        return load_law(_beside(name, folder))
+    return name if name == "default" else named_law(name)
+
+
+def _rules(spec: StudySpec, reference: Architecture, law: Law, *, moe: bool) -> Rules:
     rules = spec.rules
     limits: Mapping[str, tuple[float, float]] = {}
     if rules.bands != "off":
@@ -166,10 +177,13 @@ def _rules(spec: StudySpec, reference: Architecture, *, moe: bool) -> Rules:
             )
         limits = {name: band for name, band in limits.items() if name not in free}
     cap = math.inf if rules.max_delta_loss_shape == "off" else float(rules.max_delta_loss_shape)
-    return Rules(rules.alignment, rules.min_shard, cap, limits, rules.balanced_pipeline)
+    guard = None
+    if rules.max_loss_above_reference is not None:
+        guard = LossGuard(reference, rules.max_loss_above_reference, spec.train_tokens, law)
+    return Rules(rules.alignment, rules.min_shard, cap, limits, rules.balanced_pipeline, guard)
 
 
-def _objectives(spec: StudySpec) -> tuple[Objective, ...]:
+def _objectives(spec: StudySpec, law: Law) -> tuple[Objective, ...]:
     found: list[Objective] = []
     if spec.layouts.mode == "suggest":
         found += [PointThroughput(), PointInteractivity()]
@@ -181,7 +195,7 @@ def _objectives(spec: StudySpec) -> tuple[Objective, ...]:
             elif text == "frontier_area":
                 found.append(FrontierArea(area_rates=area_rates(spec), axis=spec.area.axis))
             else:
-                found.append(QualityGain())
+                found.append(QualityGain(law=law))
     found += [ExternalObjective(name=user.name) for user in spec.user if user.role == "objective"]
     return tuple(found)
 

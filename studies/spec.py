@@ -201,6 +201,9 @@ class RulesSpec(_Section):
     bands: Literal["p10-p90", "min-max", "off"] = "p10-p90"
     free_bands: tuple[Text, ...] = Field((), max_length=32, description="ratios that no band holds")
     balanced_pipeline: bool = Field(True, strict=True)
+    max_loss_above_reference: Annotated[float, Field(strict=True, ge=-1, le=1)] | None = Field(
+        None, description="limit of Q - Q_reference, nats/token; none when absent"
+    )
 
 
 class FamilySpec(_Section):
@@ -271,6 +274,7 @@ class StudySpec(_Section):
     hardware: Text | None = Field(None, description="prices the profile on another GPU's datasheet; absent = the profile's own")
     profile: Text = DEFAULT_PROFILE
     train_tokens: Number = Field(15e12, gt=1e9, le=1e16, description="D of the quality laws, printed beside Q")
+    quality_law: Text = Field("default", description="size law: default, dense, zhao, joint, or a .toml of own coefficients")
     budget: BudgetSpec = BudgetSpec()
     workload: WorkloadSpec = WorkloadSpec()
     formats: FormatsSpec = FormatsSpec()

@@ -4,7 +4,7 @@ import pytest
 from shapefront.constraints.alignment import alignment_score, alignment_violations, misalignment, shard_allowed, soft_dimensions
 from shapefront.constraints.capacity import fits_memory, in_domain
 from shapefront.constraints.divisibility import layout_allowed, layout_reasons
-from shapefront.constraints.rules import Rules
+from shapefront.constraints.rules import LossGuard, Rules
 from shapefront.constraints.space import DesignSpace, lattice
 from shapefront.costmodel import (
     Architecture,
@@ -156,3 +156,15 @@ def test_window_period_and_leading_width_are_derived() -> None:
     assert batch.sliding_window.tolist() == [0, 128, 128, 128]
     assert batch.intermediate_size.tolist() == [768] * 4  # (k + shared) * 256
     assert {k: v.tolist() for k, v in space.columns(batch).items()} == {k: v.tolist() for k, v in columns.items()}
+
+
+def test_loss_guard_by_hand() -> None:
+    # the reference itself: Q - Q_ref = 0, so (0 - tau)/max(0.01, |tau|) is -1 at tau = 0.02 and +1 at tau = -0.02
+    for tau, expected in ((0.02, -1.0), (-0.02, 1.0), (0.001, -0.1)):
+        guard = LossGuard(DENSE, tau)
+        assert guard.violation(one(DENSE))[0] == pytest.approx(expected, abs=1e-12)
+    small = one(DENSE.with_(num_hidden_layers=16))
+    assert not Rules(loss=LossGuard(DENSE, 0.001)).feasible(small)[0]
+    # another class is compared under the one law that covers both
+    assert np.isfinite(LossGuard(MOE, 0.1).violation(one(DENSE)))[0]
+    assert LossGuard(DENSE, 0.1, law=lambda batch, tokens: np.full(len(batch), 2.0)).violation(one(DENSE))[0] == -1.0

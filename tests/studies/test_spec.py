@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapefront.constraints.laws import DenseLaw
 from shapefront.studies import Study
 from shapefront.studies.problem import build_problem
 from shapefront.studies.spec import SpecError, study_schema
-from shapefront.studies.spec_file import load_spec, parse_spec, spec_hash, spec_to_dict, study_names, to_toml
+from shapefront.studies.spec_file import library_directory, load_spec, parse_spec, spec_hash, spec_to_dict, study_names, to_toml
 from shapefront.studies.toml_lines import key_lines, line_of
 from tests.studies.small import small_table, write_study
 
@@ -154,3 +155,16 @@ def test_a_mla_reference_keeps_its_ranks_and_leading_layers() -> None:
 def test_a_windowed_reference_keeps_its_pattern() -> None:
     [space] = Study.load("moe-120b").problem().spaces
     assert (space.fixed["sliding_window"], space.fixed["sliding_window_period"]) == (128, 2)
+
+
+def test_loss_limit_and_own_law_reach_the_problem(tmp_path: Path) -> None:
+    (tmp_path / "law.toml").write_text('form = "dense"\nsource = "my own runs"\nalpha = 0.35\n')
+    text = (library_directory() / "dense-8b.toml").read_text()
+    head = 'quality_law = "law.toml"\nobjectives = ["throughput@20", "quality"]\n'
+    (tmp_path / "mine.toml").write_text(head + text + "\n[rules]\nmax_loss_above_reference = 0.005\n")
+    problem = build_problem(load_spec(tmp_path / "mine.toml"), folder=tmp_path)
+    guard = problem.rules.loss
+    assert guard is not None and guard.max_above_reference == 0.005
+    assert isinstance(guard.law, DenseLaw) and guard.law.alpha == 0.35
+    assert [o.name for o in problem.objectives] == ["tokens_per_second_per_gpu_at_20", "quality"]
+    assert 0 < problem.table.counts["gqa"] <= build_problem(load_spec("dense-8b")).table.counts["gqa"]
