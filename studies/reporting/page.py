@@ -94,7 +94,7 @@ def _answer(result: Result) -> str:
     return (
         f"<header><p class='soft'>shapefront report · study {escape(data['study'])}</p><h1 id='answer' tabindex='-1'>"
         f"{escape(data.get('title') or data['study'])}</h1></header>"
-        f"<p class='lead'>{escape(headline(rows, reference))}{state}</p>"
+        f"<p class='lead'>{escape(headline(rows, reference, data.get('settings', {}).get('total_params')))}{state}</p>"
         f"<p class='soft'>Reference: {escape(str(reference.get('name', 'reference')))}: {escape(shape_text(reference))}. "
         f"{escape(_setting(result))}</p><ol class='designs'>{''.join(items)}</ol>"
     )

@@ -46,10 +46,27 @@ def gains(row: Row, reference: Row) -> list[tuple[float, float | None]]:
     ]
 
 
-def headline(designs: Sequence[Row], reference: Row) -> str:
-    """One sentence that answers the study's question."""
+OWN_BUDGET = 0.02  # a budget further than this from the reference model's size is a budget of its own
+
+
+def headline(designs: Sequence[Row], reference: Row, budget: float | None = None) -> str:
+    """One sentence or two that answer the study's question.
+
+    Args:
+        designs: ranked designs.
+        reference: the reference model.
+        budget: parameters the study asks for; None where it does not say.
+    """
     name = reference.get("name", "the reference model")
     equal = [row for row in designs if row["equal_quality"]]
+    if designs and budget and abs(budget / reference["total_params"] - 1) > OWN_BUDGET:
+        best = designs[0]
+        at = ", ".join(f"{point['tokens_per_second_per_gpu']:,.0f} at {point['rate']:g}" for point in best["at_rates"])
+        return (
+            f"Best design for {count(budget)} parameters: {best['architecture_id']}, {shape_text(best)}; "
+            f"tokens/s/GPU {at} tokens/s/user. "
+            f"{name} has {count(reference['total_params'])}: it is a yardstick of speed here, not an equal in quality."
+        )
     if not equal:
         return (
             f"No design of the front is at equal quality with {name}: "

@@ -75,6 +75,15 @@ def test_the_headline_does_not_claim_what_is_not_there() -> None:
     assert "gain nothing over Model-X" in text and "not priced" in text
 
 
+def test_a_budget_of_its_own_is_not_compared_in_quality() -> None:
+    reference = _row([100.0, 50.0], "Model-X", total_params=8_000_000_000)
+    shape = {"num_hidden_layers": 34, "hidden_size": 4096, "attention": "gqa", "num_attention_heads": 32, "head_dim": 128}
+    shape |= {"num_key_value_heads": 4, "num_experts": 0, "intermediate_size": 23040}
+    text = headline([_row([70.0, 30.0], "a1", equal_quality=False, **shape)], reference, 12e9)
+    assert text.startswith("Best design for 12.00B parameters: a1, 34 layers of width 4,096")
+    assert "Model-X has 8.00B: it is a yardstick" in text
+
+
 def test_layouts_in_words() -> None:
     point = {"tpa": 1, "kvp": 1, "dpa": 8, "tpf": 1, "ep": 8, "pp": 1, "gpus": 8}
     assert layout_text(point) == "DPA 8 · EP 8 on 8 GPUs"
