@@ -134,7 +134,7 @@ def exchange_cost(
     up = sent * near / (hardware.scale_up_bytes_per_second * parameters.link.rate(0, inside))
     out = sent * (1 - near) / hardware.scale_out_bytes_per_second
     experts = np.minimum(np.asarray(num_experts, dtype=np.float64), parameters.expert_limit)
-    fixed = parameters.link.latency(0, inside, per_doubling=True) + parameters.expert_seconds * experts
+    fixed = parameters.link.latency(0, inside) + parameters.expert_seconds * experts
     fixed = np.where(n > 1, fixed, 0.0)
     up = up + parameters.copy_seconds * (tokens * copies)
     moved = up + out

@@ -4,6 +4,10 @@ Every collective is ``latency + wire bytes / link``: with neutral parameters (pr
 zero and the fastest algorithm rules; a fitted profile gives latency and efficiency per group size, in up to a few
 regimes of message size (a library changes its algorithm there). Groups larger than the scale-up domain cross the
 scale-out link.
+
+References:
+    [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
+        Int. J. High Performance Computing Applications 19 (2005), section 4: log2(n) steps of recursive doubling.
 """
 
 from __future__ import annotations
@@ -29,8 +33,9 @@ class CollectiveParameters:
     """Latency and link efficiency per group size and regime; the neutral default is the bare link.
 
     Each list runs over group sizes (``ranks``), and within one over its regimes of message size. Between group
-    sizes values are linear in log2(ranks); beyond the largest, latency grows on as it did between the last two (per
-    rank: ring steps; or per doubling) and efficiency stays.
+    sizes values are linear in log2(ranks). Beyond the largest (inferred, no table reaches there) efficiency stays and
+    latency grows per doubling, as the hops of a tree do: by what the last two sizes differ per doubling, but by no
+    more than the mean hop of the largest, latency / log2(ranks) (a jump to another kernel is not a slope) [1].
 
     Attributes:
         ranks: group sizes the numbers below belong to.
@@ -64,18 +69,16 @@ class CollectiveParameters:
         """Number of message-size regimes."""
         return len(self.latency_seconds) // len(self.ranks)
 
-    def latency(self, regime: int, ranks: Array, *, per_doubling: bool = False) -> Array:
-        """Fixed time of ``regime`` at group size ``ranks``, s; ``per_doubling`` chooses how it grows past the largest."""
+    def latency(self, regime: int, ranks: Array) -> Array:
+        """Fixed time of ``regime`` at group size ``ranks``, s."""
         values = self.latency_seconds[regime :: self.regimes]
         inside = self._between(values, ranks)
         if len(values) < 2:
             return inside
         before, last = self.ranks[-2:]
-        growth = max(0.0, values[-1] - values[-2])
-        beyond = np.maximum(ranks, last)
-        if per_doubling:
-            return np.asarray(inside + growth * np.log2(beyond / last) / np.log2(last / before))
-        return inside + growth * (beyond - last) / (last - before)
+        growth = max(0.0, values[-1] - values[-2]) / np.log2(last / before)
+        hop = values[-1] / np.log2(last)
+        return np.asarray(inside + min(growth, hop) * np.log2(np.maximum(ranks, last) / last))
 
     def rate(self, regime: int, ranks: Array) -> Array:
         """Efficiency of ``regime`` at group size ``ranks``."""
@@ -173,14 +176,14 @@ def price(
     inside = np.minimum(ranks, hardware.scale_up_gpus)
     per_byte = up_share / hardware.scale_up_bytes_per_second
     out = size * out_share / hardware.scale_out_bytes_per_second
-    latency, slope = p.latency(0, inside), per_byte / p.rate(0, inside)
+    latency, slope = p.latency(0, ranks), per_byte / p.rate(0, inside)
     up = size * slope
     floor: Array | float = 0.0
     for regime in range(1, p.regimes):
         knee = p.knee(regime, inside)
-        floor = np.maximum(floor, p.latency(regime - 1, inside) + slope * knee)  # the time reached before the knee
+        floor = np.maximum(floor, p.latency(regime - 1, ranks) + slope * knee)  # the time reached before the knee
         slope = per_byte / p.rate(regime, inside)
-        later = np.maximum(p.latency(regime, inside), floor - size * slope)
+        later = np.maximum(p.latency(regime, ranks), floor - size * slope)
         above = size > knee
         latency, up = np.where(above, later, latency), np.where(above, size * slope, up)
     latency = np.where(ranks > 1, latency, 0.0)

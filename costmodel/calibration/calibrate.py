@@ -18,6 +18,12 @@ from .interface import FamilyResult, ValidationRow, fit_of, plugins, validate_of
 from .tables import STACKS, open_tables
 from .toml import profile_toml
 
+SPLIT = (
+    "whole shapes held out by fixed hashes: splitmix64 (costmodel/calibration/split.py) for gemm, bmm, collectives and "
+    "element-wise kernels; SHA-256 of whole head groups (calibration/attention_rows.py) for attention (salt 164) and mla "
+    "(salt 7); SHA-256 of whole (H, width, E, k) groups (calibration/moe.py) for moe"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CalibrationResult:
@@ -94,7 +100,7 @@ def calibrate(
             provenance["tables"] = "aiconfigurator-core (Apache-2.0), NVIDIA"
     else:
         provenance["tables"] = Path(table).name
-    provenance["split"] = "whole shapes held out by a fixed hash (costmodel/calibration/split.py)"
+    provenance["split"] = SPLIT
     return CalibrationResult(tables.hardware.name, stack, tuple(results), provenance)
 
 

@@ -139,11 +139,16 @@ def fit(tables: MeasuredTables) -> list[FamilyResult]:
                 fit=errors(ours[~held], rows.seconds[~held]),
                 held_out=errors(ours[held], rows.seconds[held]),
                 valid={"bytes": (float(rows.size.min()), float(rows.size.max())), "ranks": (p.ranks[0], p.ranks[-1])},
-                note="; ".join(f"{count} rows {reason}" for reason, count in rows.excluded.items()),
+                note="; ".join([*(f"{count} rows {reason}" for reason, count in rows.excluded.items() if count), beyond(p)]),
             )
         )
     exchanges = [r for r in results if r.format == "all_to_all"]
     return [*results, *(send_of(r) for r in exchanges), *fit_exchanges(tables)]
+
+
+def beyond(p: CollectiveParameters) -> str:
+    """What a reader must know of group sizes that no table holds."""
+    return f"beyond {p.ranks[-1]:g} ranks: inferred, latency per doubling as a tree's hops, efficiency as at {p.ranks[-1]:g}"
 
 
 def send_of(exchange: FamilyResult) -> FamilyResult:
@@ -195,7 +200,7 @@ def validation_row(
         three_number_median=three["median"],
         excluded=sum(excluded.values()),
         hardware=tables.hardware.name,
-        note="; ".join(f"{count} rows {reason}" for reason, count in excluded.items()),
+        note="; ".join(f"{count} rows {reason}" for reason, count in excluded.items() if count),
     )
 
 

@@ -22,7 +22,7 @@ from shapefront.costmodel.collectives import (
 )
 from shapefront.costmodel.errors import InvalidValueError, UnknownKeyError
 from shapefront.costmodel.links import CollectiveParameters
-from shapefront.costmodel.profile import KernelProfile, parse_profile
+from shapefront.costmodel.profile import KernelProfile, load_profile, parse_profile
 
 R1: dict[str, Any] = {"hidden_size": 7168, "top_k": 8, "num_experts": 256}
 LINK, OUT = 900e9, 100e9  # GB300: NVLink and ConnectX-8, B/s per GPU
@@ -105,9 +105,31 @@ def test_regimes_by_hand() -> None:
     # 8 ranks: the second regime would start below the first's end (7 + 1.1 us): held at 9.2222 us until it passes it.
     after = all_reduce_seconds(np.array([1e6, 1.0001e6, 1.5e6, 9e6]), 8, profile=profile)
     np.testing.assert_allclose(after, [9.2222e-6, 9.2222e-6, 9.2222e-6, 17e-6], rtol=1e-4)
-    # Beyond the largest group latency goes on as between the last two: 7 + (7 - 5)/4 * 8 = 11 us at 16 ranks.
-    assert all_reduce_seconds(0, 16, profile=profile) == pytest.approx(11e-6)
+    # Beyond the largest group latency goes on per doubling as between the last two: 7 + (7 - 5) = 9 us at 16 ranks.
+    assert all_reduce_seconds(0, 16, profile=profile) == pytest.approx(9e-6)
     assert all_reduce_seconds(1e6, 1, profile=profile) == 0
+
+
+def test_beyond_the_measured_ranks_latency_grows_by_hops() -> None:
+    # A jump to another kernel between 8 and 16 ranks (8 -> 40 us) is no slope: a hop of the tree takes at most
+    # 40 / log2(16) = 10 us, so that 64 ranks (two doublings) take 40 + 2 * 10 = 60 us, not 40 + 2 * 32 or 40 + 48 * 4.
+    jump = CollectiveParameters((8.0, 16.0), (8e-6, 40e-6), (0.5, 0.5))
+    np.testing.assert_allclose(jump.latency(0, np.array([8.0, 16.0, 32.0, 64.0])), [8e-6, 40e-6, 50e-6, 60e-6])
+    # A slow growth goes on as measured: 5 -> 6 us a doubling; a fall does not go on.
+    slow = CollectiveParameters((8.0, 16.0), (5e-6, 6e-6), (0.5, 0.5))
+    assert slow.latency(0, np.array(64.0)) == pytest.approx(8e-6)
+    fall = CollectiveParameters((8.0, 16.0), (6e-6, 5e-6), (0.5, 0.5))
+    assert fall.latency(0, np.array(64.0)) == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize("stack", ["trtllm", "sglang", "vllm"])
+def test_a_small_all_reduce_of_a_whole_rack_costs_hops_not_ranks(stack: str) -> None:
+    # 16 -> 72 ranks is log2(72)/log2(16) = 1.54 times the hops: latency-bound messages may take no more than that.
+    seconds = all_reduce_seconds(8192, [16, 72], profile=f"gb300-{stack}")
+    assert 1 <= seconds[1] / seconds[0] < np.log2(72) / np.log2(16) + 0.01
+    note = load_profile(f"gb300-{stack}").family("all_reduce", "default").note
+    assert "beyond 16 ranks: inferred" in note
+
 
 
 def test_send_pays_latency_on_both_links() -> None:
