@@ -89,6 +89,7 @@ def build_problem(spec: StudySpec, *, folder: Path | None = None, reference: Arc
         profile=profile,
         layouts=_layouts(spec, moe=any(space.kind.moe for space in spaces), profile=profile),
         concurrency=_concurrency(spec),
+        **spec.serving.model_dump(),
     )
     return SearchProblem(
         spaces=spaces,

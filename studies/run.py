@@ -294,6 +294,7 @@ def contents(
         "settings": {
             "profile": profile.name,
             "hardware": profile.hardware.name,
+            "serving": spec.serving.mode,
             "workload_text": f"input {workload.input_tokens}, output {workload.output_tokens} tokens, {workload.load} routing",
             "layouts": len(problem.setup.layouts),
             "concurrencies": len(problem.setup.concurrency),

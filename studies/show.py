@@ -10,6 +10,12 @@ from .output import count, number, print_table
 from .result import Result
 
 _SHOWN = 12
+# serving mode → what tokens/s/GPU counts
+COUNTED = {
+    "decode": "decode pool only: prefill GPUs are not counted",
+    "disaggregated": "prefill and decode pools, best split",
+    "aggregated": "one pool, prefill steals decode steps",
+}
 
 
 def settings_text(result: Result) -> str:
@@ -20,7 +26,7 @@ def settings_text(result: Result) -> str:
         budget += f", {count(settings['active_params'])} active"
     formats = settings["formats"]
     return (
-        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; linear layers "
+        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; {COUNTED[settings.get('serving', 'decode')]}; linear layers "
         f"{formats['ffn']}, experts "
         f"{formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}; profile {settings['profile']} on "
         f"{settings['hardware']}; "

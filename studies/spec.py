@@ -160,6 +160,17 @@ class LayoutsSpec(_Section):
     mode: Literal["sweep", "suggest"] = "sweep"
 
 
+class ServingSpec(_Section):
+    """How the designs are deployed; tokens/s/GPU counts the GPUs of every pool that the mode has."""
+
+    mode: Literal["decode", "disaggregated", "aggregated"] = Field("decode", description="decode prices the decode pool alone")
+    chunk_tokens: Whole = Field(8192, ge=1, le=1 << 24, description="prompt tokens of one prefill pass")
+    overlap: Number | None = Field(None, ge=0, le=1, description="share of communication hidden; the profile's when absent")
+    prefill_efficiency: Number = Field(1.0, gt=0, le=1, description="share of the prefill pool's rate that is used")
+    decode_efficiency: Number = Field(1.0, gt=0, le=1, description="share of the decode pool's rate that is used")
+    gpu_budget: Whole = Field(0, ge=0, le=MAX_GPUS, description="GPUs of both pools for a whole split; 0 = no budget")
+
+
 class ConcurrencySpec(_Section):
     """Sequences in flight of one replica: powers of 2^(1/per_octave)."""
 
@@ -279,6 +290,7 @@ class StudySpec(_Section):
     workload: WorkloadSpec = WorkloadSpec()
     formats: FormatsSpec = FormatsSpec()
     layouts: LayoutsSpec = LayoutsSpec()
+    serving: ServingSpec = ServingSpec()
     concurrency: ConcurrencySpec = ConcurrencySpec()
     rates: tuple[Rate, ...] = Field((20.0, 50.0, 100.0), min_length=1, max_length=32, description="reported, tokens/s/user")
     area: AreaSpec = AreaSpec()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapefront.constraints.laws import DenseLaw
+from shapefront.search.evaluate import price_reference
 from shapefront.studies import Study
 from shapefront.studies.problem import build_problem
 from shapefront.studies.spec import SpecError, study_schema
@@ -168,3 +169,18 @@ def test_loss_limit_and_own_law_reach_the_problem(tmp_path: Path) -> None:
     assert isinstance(guard.law, DenseLaw) and guard.law.alpha == 0.35
     assert [o.name for o in problem.objectives] == ["tokens_per_second_per_gpu_at_20", "quality"]
     assert 0 < problem.table.counts["gqa"] <= build_problem(load_spec("dense-8b")).table.counts["gqa"]
+
+
+def test_serving_mode_reaches_the_setup_and_counts_both_pools(tmp_path: Path) -> None:
+    text = (library_directory() / "dense-8b.toml").read_text()
+    rates = {}
+    for mode in ("decode", "disaggregated", "aggregated"):
+        (tmp_path / "mine.toml").write_text(text + f'\n[serving]\nmode = "{mode}"\nchunk_tokens = 4096\n')
+        problem = build_problem(load_spec(tmp_path / "mine.toml"))
+        assert (problem.setup.mode, problem.setup.chunk_tokens) == (mode, 4096)
+        rates[mode] = price_reference(problem)[0]
+    # prefill takes GPUs (disaggregated) or steps (aggregated): both cost throughput
+    assert 0 < rates["disaggregated"] < rates["decode"] and 0 < rates["aggregated"] < rates["decode"]
+    (tmp_path / "mine.toml").write_text(text + '\n[serving]\nmode = "split"\n')
+    with pytest.raises(SpecError, match="serving.mode"):
+        load_spec(tmp_path / "mine.toml")
