@@ -3,7 +3,8 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const NS = "http://www.w3.org/2000/svg";
   const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-  const DASHES = ["", "7 3", "2 3", "8 3 2 3", "4 2 1 2", "12 4"];
+  const DASHES = ["", "7 3"];
+  const MARKERS = ["circle", "diamond", "up", "down", "cross", "square"];
   const PARTS = { gemm: "#0072b2", attention: "#e69f00", communication: "#009e73", other: "#9aa5b1" };
   const box = document.getElementById("frontier");
   const panel = document.getElementById("point");
@@ -20,8 +21,17 @@
     return node;
   };
   const style = (series, index) => series.role === "reference"
-    ? { colour: "#000000", dash: "9 4", width: 2.6 }
-    : { colour: COLOURS[index % COLOURS.length], dash: series.role === "open" ? DASHES[1] : "", width: series.role === "open" ? 1.6 : 2.2 };
+    ? { colour: "#000000", dash: "9 4", width: 2.6, marker: "square" }
+    : { colour: COLOURS[index % COLOURS.length], dash: series.role === "open" ? DASHES[1] : "", width: series.role === "open" ? 1.6 : 2.2, marker: MARKERS[index % MARKERS.length] };
+  const outline = (marker, cx, cy) => {
+    const at = (points) => "M" + points.map(([dx, dy]) => `${(cx + dx).toFixed(1)} ${(cy + dy).toFixed(1)}`).join("L") + "Z";
+    if (marker === "square") return at([[-4, -4], [4, -4], [4, 4], [-4, 4]]);
+    if (marker === "diamond") return at([[0, -6], [6, 0], [0, 6], [-6, 0]]);
+    if (marker === "up") return at([[0, -6], [5.5, 4.5], [-5.5, 4.5]]);
+    if (marker === "down") return at([[0, 6], [5.5, -4.5], [-5.5, -4.5]]);
+    if (marker === "cross") return at([[-2, -6], [2, -6], [2, -2], [6, -2], [6, 2], [2, 2], [2, 6], [-2, 6], [-2, 2], [-6, 2], [-6, -2], [-2, -2]]);
+    return `M${(cx - 4.5).toFixed(1)} ${cy.toFixed(1)}a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0Z`;
+  };
 
   const describe = (series, point) => {
     panel.replaceChildren();
@@ -89,17 +99,15 @@
       svg.append(make("line", { x1: x(goal), x2: x(goal), y1: top, y2: height - bottom, stroke: "#55606c", "stroke-dasharray": "3 3" }));
       svg.append(make("text", { x: x(goal), y: top - 7, "text-anchor": "middle", fill: "#55606c" }, `${goal}`));
     }
-    svg.append(make("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle", fill: "#1b232c" }, "Interactivity, tokens/s/user (log scale; dashed: goals)"));
+    svg.append(make("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle", fill: "#1b232c" }, width < 420 ? "tokens/s/user (log scale; dashed: goals)" : "Interactivity, tokens/s/user (log scale; dashed: goals)"));
     const title = make("text", { x: 0, y: 0, transform: `translate(13 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", fill: "#1b232c" }, "Throughput, tokens/s/GPU");
     svg.append(title);
     const nodes = [];
     shown.forEach((series) => {
       const look = style(series, data.series.indexOf(series));
-      svg.append(make("path", { d: series.points.map((p, i) => `${i ? "L" : "M"}${x(p.user).toFixed(1)} ${y(p.gpu).toFixed(1)}`).join(""), fill: "none", stroke: look.colour, "stroke-width": look.width, "stroke-dasharray": look.dash }));
+      svg.append(make("path", { d: series.points.map((p, i) => `${i ? "L" : "M"}${x(p.user).toFixed(1)} ${y(p.gpu).toFixed(1)}`).join(""), fill: "none", stroke: look.colour, "stroke-width": look.width, "stroke-dasharray": look.dash, class: "line" }));
       nodes.push(series.points.map((point, index) => {
-        const square = series.role !== "design";
-        const place = square ? { x: x(point.user) - 4, y: y(point.gpu) - 4, width: 8, height: 8, class: "mark" } : { cx: x(point.user), cy: y(point.gpu), r: 4.5 };
-        const node = make(square ? "rect" : "circle", { ...place, fill: series.role === "open" ? "#ffffff" : look.colour, stroke: look.colour, "stroke-width": 1.5, tabindex: -1, role: "img",
+        const node = make("path", { d: outline(look.marker, x(point.user), y(point.gpu)), class: "mark", fill: series.role === "open" ? "#ffffff" : look.colour, stroke: look.colour, "stroke-width": 1.5, tabindex: -1, role: "img",
           "aria-label": `${series.name}: ${format(point.user)} tokens/s/user, ${format(point.gpu)} tokens/s/GPU, ${point.layout}` });
         node.addEventListener("mouseenter", () => describe(series, point));
         node.addEventListener("focus", () => { describe(series, point); focusKey = [series.id, index]; });
@@ -142,6 +150,7 @@
     check.addEventListener("change", () => { check.checked ? hidden.delete(series.id) : hidden.add(series.id); draw(); });
     const key = make("svg", { viewBox: "0 0 34 12", "aria-hidden": "true" });
     key.append(make("line", { x1: 0, x2: 34, y1: 6, y2: 6, stroke: look.colour, "stroke-width": look.width, "stroke-dasharray": look.dash }));
+    key.append(make("path", { d: outline(look.marker, 17, 6), fill: series.role === "open" ? "#ffffff" : look.colour, stroke: look.colour, "stroke-width": 1.5 }));
     label.append(check, key, document.createTextNode(series.name + (series.role === "open" ? " (not at equal quality)" : series.role === "reference" ? " (reference)" : "")));
     legend.append(label);
   });

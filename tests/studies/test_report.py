@@ -198,7 +198,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_a_browser_shows_it_without_error_or_request(browser: Browser, page: Path, width: int) -> None:
     browser.log("performance")
     browser.open(page, width)
-    drawn = browser.run("return [document.querySelectorAll('#frontier svg path').length, document.documentElement.scrollWidth]")
+    drawn = browser.run(
+        "return [document.querySelectorAll('#frontier svg path.line').length, document.documentElement.scrollWidth]"
+    )
     assert drawn[0] >= 2  # a design and the reference
     assert drawn[1] <= width  # the page itself never scrolls sideways; tables scroll in their frames
     assert [entry for entry in browser.log("browser") if entry["level"] != "INFO"] == []
@@ -272,9 +274,11 @@ def test_curves_differ_without_colour(browser: Browser, page: Path) -> None:
     browser.open(page, 1440)
     roles = browser.run("return JSON.parse(document.getElementById('data').textContent).series.map(s => s.role)")
     looks = browser.run(
-        "return [...document.querySelectorAll('#frontier svg path')].map(p => p.getAttribute('stroke-dasharray'))"
+        "return [...document.querySelectorAll('#frontier svg path.line')].map(p => p.getAttribute('stroke-dasharray'))"
     )
     by_role = dict(zip(roles, looks, strict=True))
+    marks = browser.run("return [...document.querySelectorAll('#legend svg path')].map(p => p.getAttribute('d'))")
+    assert len(set(marks)) == len(roles)  # each curve has a marker of its own
     assert len(set(by_role.values())) == len(by_role)  # line style tells the reference, equal-quality and open designs apart
 
 
