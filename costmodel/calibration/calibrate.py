@@ -5,16 +5,16 @@ from __future__ import annotations
 import datetime
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, UnknownKeyError, did_you_mean
 from ..hardware import read_toml
 from ..profile import FAMILIES, KernelProfile, load_profile, parse_profile, profile_names
-from .interface import FamilyResult, ValidationRow, fit_of, plugins, validate_of
+from .interface import PLUGINS, FamilyResult, ValidationRow, fit_of, plugins, validate_of
 from .tables import STACKS, open_tables
 from .toml import profile_toml
 
@@ -72,7 +72,12 @@ class CalibrationResult:
 
 
 def calibrate(
-    hardware: str, stack: str, table: str | Path | None = None, families: Sequence[str] | None = None
+    hardware: str,
+    stack: str,
+    table: str | Path | None = None,
+    families: Sequence[str] | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
 ) -> CalibrationResult:
     """Fit every kernel family that the measured tables of (hardware, stack) hold.
 
@@ -81,15 +86,25 @@ def calibrate(
         stack: ``trtllm``, ``sglang``, ``vllm``; any name with a table of your own.
         table: a user's CSV or parquet of GEMMs with columns m, n, k, dtype, latency (ms), instead of the built-in tables.
         families: family modules to fit (``gemm``, ``attention``, …); all where None.
+        progress: called with a line of text before each family and with its error after.
 
     Raises:
         InvalidValueError: no table, or one with bad columns, units, values or too few rows.
+        UnknownKeyError: an unknown hardware, stack, family or dtype.
     """
+    known_families(families)
+    say = progress or (lambda text: None)
     tables = open_tables(hardware, stack, table)
     chosen = ("gemm",) if table is not None else (tuple(families) if families is not None else None)
     results: list[FamilyResult] = []
-    for _, module in plugins(chosen):
-        results += fit_of(module)(tables)
+    modules = plugins(chosen)
+    for place, (name, module) in enumerate(modules, 1):
+        say(f"{place}/{len(modules)} fitting {name}")
+        found = fit_of(module)(tables)
+        for one in found:
+            error = f"held-out median {one.held_out['median']:.1%}" if "median" in one.held_out else "no held-out rows"
+            say(f"{place}/{len(modules)} {one.family} {one.format}: {error}")
+        results += found
     if not results:
         raise InvalidValueError(f"the tables of {hardware}/{stack} hold no kernel family to fit")
     provenance: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
@@ -102,6 +117,17 @@ def calibrate(
         provenance["tables"] = Path(table).name
     provenance["split"] = SPLIT
     return CalibrationResult(tables.hardware.name, stack, tuple(results), provenance)
+
+
+def known_families(families: Sequence[str] | None) -> None:
+    """Refuse names that are no family module.
+
+    Raises:
+        UnknownKeyError: one is not.
+    """
+    for name in families or ():
+        if name not in PLUGINS:
+            raise UnknownKeyError(f"unknown kernel family '{name[:60]}'{did_you_mean(name, PLUGINS)}")
 
 
 def write_profile(result: CalibrationResult, path: str | Path, *, keep: bool = False) -> Path:
@@ -155,6 +181,7 @@ def validate(
         InvalidValueError: no shipped profile matches, or the measured tables are not installed.
     """
     rows: list[ValidationRow] = []
+    known_families(families)
     names = [
         name
         for name in profile_names()

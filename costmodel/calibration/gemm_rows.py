@@ -14,7 +14,7 @@ from ..gemm import gemm_seconds
 from ..hardware import Hardware
 from ..profile import KernelProfile, load_profile
 from .split import gemm_held_out
-from .tables import MeasuredTables
+from .tables import MeasuredTables, read_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,9 @@ def _user_frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        frame = read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except InvalidValueError:
+        raise
     except Exception as error:  # a parser's own errors are many; the user needs one
         raise InvalidValueError(
             f"{path}: cannot be read as {'parquet' if path.suffix == '.parquet' else 'CSV'} ({error})"
@@ -118,6 +120,8 @@ def _checked(frame: pd.DataFrame, hardware: Hardware, where: str) -> pd.DataFram
         raise InvalidValueError(
             f"{where}: columns {', '.join(missing)} are missing; a table has {', '.join(needed)} (latency in ms)"
         )
+    if frame.empty:
+        raise InvalidValueError(f"{where}: the table has no rows; a fit needs a few hundred shapes")
     frame = frame[list(needed)].copy()
     for column in ("m", "n", "k", "latency"):
         values = pd.to_numeric(frame[column], errors="coerce").to_numpy(dtype=np.float64)

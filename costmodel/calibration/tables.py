@@ -61,13 +61,11 @@ class MeasuredTables:
             stack: folder other than the tables' own stack, e.g. ``nccl``.
             version: a version folder.
         """
-        import pandas as pd
-
         found = self.versions(family, file, stack=stack)
         if not found or self.root is None:
             return None
         path = self.root / family / (stack or self.stack) / (version or found[-1]) / f"{file}_perf.parquet"
-        return pd.read_parquet(path)
+        return read_parquet(path)
 
     def source(self, family: str, file: str, *, stack: str | None = None) -> str:
         """The table in words, for a profile's ``source``."""
@@ -79,6 +77,22 @@ class MeasuredTables:
 
 def _version_key(version: str) -> tuple[Any, ...]:
     return tuple((0, int(part), "") if part.isdigit() else (-1, 0, part) for part in re.findall(r"\d+|[a-z]+", version))
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """Rows of a parquet file.
+
+    Raises:
+        InvalidValueError: pandas has no parquet engine.
+    """
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path)
+    except ImportError:
+        raise InvalidValueError(
+            f"{path.name}: reading parquet needs pyarrow, which is not installed: pip install 'shapefront[silicon]'"
+        ) from None
 
 
 def tables_root() -> Path:
