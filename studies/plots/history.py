@@ -8,31 +8,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...search.pareto import hypervolume
-from .style import BLUE, GREY, Plot, Row, new_figure, title
+from .style import BLUE, GREY, Plot, Row, new_figure
 
 if TYPE_CHECKING:
     import optuna
 
 
-def draw_history(rows: Sequence[Row], *, note: str = "", x: str = "trials") -> Plot:
-    """Draw the hypervolume.
+def draw_history(rows: Sequence[Row], *, note: str = "") -> Plot:
+    """Draw the hypervolume over trials and over time.
 
     Args:
-        rows: dictionaries with ``trials`` (or ``seconds``) and ``hypervolume``, in order.
+        rows: dictionaries with ``trials``, ``seconds`` and ``hypervolume``, in order (:func:`history_rows`).
         note: line under the title.
-        x: ``trials`` or ``seconds``.
     """
-    figure, axis = new_figure()
-    xs, ys = [float(row[x]) for row in rows], [float(row["hypervolume"]) for row in rows]
-    axis.step(xs, ys, where="post", color=BLUE, linewidth=1.8)
+    figure, axes = new_figure((11, 4.8), 1, 2, sharey=True)
+    ys = [float(row["hypervolume"]) for row in rows]
+    for axis, key, label in zip(axes, ("trials", "seconds"), ("Trials", "Seconds since the first trial"), strict=True):
+        xs = [float(row[key]) for row in rows]
+        axis.step(xs, ys, where="post", color=BLUE, linewidth=1.8)
+        if ys:
+            axis.axhline(ys[-1], color=GREY, linewidth=0.8, linestyle=":")
+        axis.set_xlabel(label, fontsize=11)
+        axis.set_xlim(left=0)
     if ys:
-        axis.axhline(ys[-1], color=GREY, linewidth=0.8, linestyle=":")
-        axis.annotate(f"{ys[-1]:.4g}", (xs[-1], ys[-1]), xytext=(-4, -14), textcoords="offset points", ha="right", fontsize=10)
-    axis.set_xlabel("Trials" if x == "trials" else "Seconds", fontsize=11)
-    axis.set_ylabel("Hypervolume of the open front", fontsize=11)
-    axis.set_ylim(bottom=0, top=max(ys, default=1.0) * 1.08)
-    axis.set_xlim(left=0)
-    title(axis, "What the search has found so far", note)
+        axes[0].annotate(
+            f"{ys[-1]:.4g}",
+            (float(rows[-1]["trials"]), ys[-1]),
+            xytext=(-4, -14),
+            textcoords="offset points",
+            ha="right",
+            fontsize=10,
+        )
+    axes[0].set_ylabel("Hypervolume of the open front", fontsize=11)
+    axes[0].set_ylim(bottom=0, top=max(ys, default=1.0) * 1.08)
+    figure.suptitle("What the search has found so far" + (f"\n{note}" if note else ""), x=0.01, ha="left", fontsize=12)
     return Plot("history", figure, list(rows))
 
 

@@ -257,6 +257,13 @@ def test_a_replica_over_two_nodes_asks_for_rank_and_head() -> None:
     assert "srun -N 2 -n 8" in trtllm.launch_files(DEPLOYMENTS["moe-ep8-two-nodes"])["trtllm.sh"]
 
 
+def test_a_name_cannot_leave_its_comment() -> None:
+    evil = "design\n$(touch /tmp/owned)\r\nrm -rf x"
+    for server in SERVERS.values():
+        for text in server.launch_files(Deployment(architecture=DENSE, pools=(_pool("tpa=1"),), name=evil, note=evil)).values():
+            assert all(line.startswith("#") for line in text.splitlines() if "owned" in line or "rm -rf" in line)
+
+
 def test_a_deployment_is_one_pool_or_a_pair() -> None:
     with pytest.raises(InvalidValueError, match="a prefill and a decode pool; got roles prefill"):
         Deployment(architecture=DENSE, pools=(_pool("tpa=1", role="prefill"),))

@@ -107,7 +107,7 @@ def test_every_picture_is_also_data(pictures: dict[str, Plot], kind: str, tmp_pa
 
 def test_same_numbers_give_the_same_svg(tmp_path: Path) -> None:
     needs_matplotlib()
-    rows = [{"trials": i, "hypervolume": i / (i + 1)} for i in range(5)]
+    rows = [{"trials": i, "seconds": i / 10, "hypervolume": i / (i + 1)} for i in range(5)]
     first, second = (draw_history(rows).save(tmp_path / f"{n}.svg")[0].read_text() for n in "ab")
     assert "<svg" in first
     assert len(first) == len(second)
@@ -222,7 +222,7 @@ def test_round_steps_and_csv() -> None:
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InvalidValueError, match=r"pip install 'shapefront\[plot\]'"):
-        draw_history([{"trials": 1, "hypervolume": 1.0}])
+        draw_history([{"trials": 1, "seconds": 0.1, "hypervolume": 1.0}])
 
 
 def test_unknown_pictures_and_suffixes_are_refused(tmp_path: Path) -> None:
