@@ -114,6 +114,10 @@ def priced_blocks(
         blocks = (table.candidates(ids[i : i + PIECE]) for i in range(0, len(ids), PIECE))
         yield from evaluator.stream(blocks, 4 * max(workers, 1))
         return
-    for start in range(0, len(ids), CHUNK):
-        block = table.candidates(ids[start : start + CHUNK])
+    chunks = (table.candidates(ids[start : start + CHUNK]) for start in range(0, len(ids), CHUNK))
+    stream = getattr(evaluator, "stream_chunks", None)  # of an evaluator that keeps many workers busy
+    if stream is not None:
+        yield from stream(problem, chunks)
+        return
+    for block in chunks:
         yield block, evaluator(problem, block)

@@ -35,8 +35,8 @@ class Mode(Protocol):
         """Candidates for seed architectures, none of them priced yet."""
         ...
 
-    def neighbours(self, members: Candidates, *, wide: bool) -> Candidates:
-        """Legal, unpriced neighbours of candidates; they count as given out from then on."""
+    def neighbours(self, members: Candidates, *, wide: bool, count: int = 0) -> Candidates:
+        """Legal, unpriced neighbours of candidates, at most ``count`` of them if given; they count as given out."""
         ...
 
     @property
@@ -68,11 +68,12 @@ class Sweep:
         """Seed candidates that were never given out."""
         return self._give(ids[~self.taken[ids]])
 
-    def neighbours(self, members: Candidates, *, wide: bool) -> Candidates:
+    def neighbours(self, members: Candidates, *, wide: bool, count: int = 0) -> Candidates:
         """Legal neighbours that were never given out."""
         size = {} if wide else {"nearest": 8, "per_step": 1}
         found = self.problem.projector.neighbours(members.ids, **size) if len(members) else members.ids
-        return self._give(found[~self.taken[found]])
+        fresh = found[~self.taken[found]]
+        return self._give(fresh[spread(len(fresh), count)])
 
     def _give(self, ids: IntArray) -> Candidates:
         self.taken[ids] = True
@@ -114,15 +115,25 @@ class Suggest:
         self.seen.update(fresh)
         return points.make_points(self.problem, fresh)
 
-    def neighbours(self, members: Candidates, *, wide: bool) -> Candidates:
+    def neighbours(self, members: Candidates, *, wide: bool, count: int = 0) -> Candidates:
         """Legal neighbours that were never given out."""
-        return points.neighbour_points(self.problem, members, self.seen)
+        found = points.neighbour_points(self.problem, members, self.seen)
+        found = found.take(spread(len(found), count))
+        self.seen.update(zip(found.ids.tolist(), *points.layout_and_load(found), strict=True))
+        return found
 
     @property
     def left(self) -> int:
         """An upper bound: every layout and concurrency of every architecture."""
         setup = self.problem.setup
         return len(self.problem.table) * len(setup.layouts) * len(setup.concurrency) - len(self.seen)
+
+
+def spread(size: int, count: int) -> IntArray:
+    """Positions of at most ``count`` of ``size`` things, evenly spread; all of them where ``count`` is 0."""
+    if not count or size <= count:
+        return np.arange(size)
+    return np.unique(np.linspace(0, size - 1, count).astype(np.int64))
 
 
 def make_mode(problem: SearchProblem) -> Mode:

@@ -15,12 +15,11 @@ from ..costmodel import InvalidValueError
 from .evaluate import Evaluator, evaluate
 from .modes import Mode, make_mode
 from .outcome import Callback, Recorder, Run, SearchOutcome
-from .polish import NeighbourQueue, polish
+from .polish import Neighbours, polish
 from .problem import SearchProblem
 from .sampler import Proposer, check_sampler
 from .seeds import seed_ids
 
-SEED_DIVISOR = 4  # seeds take at most this part of the trials (one generation at least)
 MAX_TRIALS = 10_000_000
 
 
@@ -32,15 +31,15 @@ class SearchOptions:
         sampler: one of :data:`.sampler.SAMPLERS`.
         population: designs of a generation, and parents of a genetic sampler.
         seeds: start from the reference model, scaled known models and an aspect-ratio ladder.
-        neighbour_share: part of each generation spent on lattice neighbours of the front, [0, 1).
+        neighbour_share: largest part of a generation spent on lattice neighbours of the front, [0, 1).
         polish: after the trials, price every neighbour of every front member until none improves.
         max_polish: designs the polish may price; 0 = four times the trials, at least 2000.
     """
 
     sampler: str = "nsgaii"
-    population: int = 48
+    population: int = 24
     seeds: bool = True
-    neighbour_share: float = 0.5
+    neighbour_share: float = 0.9
     polish: bool = True
     max_polish: int = 0
 
@@ -91,12 +90,11 @@ def optimize(
     chosen = options or SearchOptions()
     mode = make_mode(problem)
     run = Run(problem, mode.distributions(), evaluator or evaluate, recorder, callback, name=study_name)
-    queue = NeighbourQueue(run, mode)
     try:
-        _sample(run, mode, queue, trials, seed, chosen)
+        _sample(run, mode, trials, seed, chosen)
         if chosen.polish and not run.exhausted:
             limit = chosen.max_polish or max(4 * trials, 2000)
-            run.polished = polish(run, mode, queue, limit=limit)
+            run.polished = polish(run, mode, limit=limit)
             run.exhausted = mode.left == 0
         run.polished = run.polished or run.exhausted
     except KeyboardInterrupt:
@@ -106,15 +104,16 @@ def optimize(
     return run.outcome()
 
 
-def _sample(run: Run, mode: Mode, queue: NeighbourQueue, trials: int, seed: int, options: SearchOptions) -> None:
+def _sample(run: Run, mode: Mode, trials: int, seed: int, options: SearchOptions) -> None:
     proposer = Proposer(options.sampler, run.distributions, len(run.problem.objectives), seed, options.population)
+    near_by = Neighbours(run, mode, options.neighbour_share)
     for phase, count in _plan(run, trials, options):
         if phase == "seed":
             candidates = mode.place(seed_ids(run.problem, count))
             candidates = candidates.take(np.arange(min(len(candidates), count)))
             sources = ["seed"] * len(candidates)
         else:
-            wanted = queue.take(int(options.neighbour_share * count)) if run.count else None
+            wanted = near_by.take(round(near_by.share * count)) if run.count else None
             near = 0 if wanted is None else len(wanted)
             drawn = mode.project(proposer.propose(run.generation, count - near))
             sources = ["polish"] * near + ["sampler"] * len(drawn)
@@ -122,14 +121,16 @@ def _sample(run: Run, mode: Mode, queue: NeighbourQueue, trials: int, seed: int,
         if not len(candidates) and mode.left == 0:
             run.exhausted = True
             return
+        first = run.count
         proposer.tell(run.price(candidates, sources))
+        near_by.learn(sources, first)
         run.report("seed" if phase == "seed" else "sample", trials)
 
 
 def _plan(run: Run, trials: int, options: SearchOptions) -> Iterator[tuple[str, int]]:
     """Phases and their sizes until the trials are spent; a generation that yields nothing twice ends the search."""
     if options.seeds:
-        yield "seed", max(1, min(trials, max(trials // SEED_DIVISOR, options.population)))
+        yield "seed", min(trials, options.population)
     idle = 0
     while run.count < trials and idle < 3:
         before = run.count

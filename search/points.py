@@ -130,7 +130,7 @@ def layout_room(problem: SearchProblem, ids: IntArray) -> FloatArray:
 
 def neighbour_points(problem: SearchProblem, members: Candidates, seen: set[Point]) -> Candidates:
     """Unpriced neighbours of operating points: every layout at the member's load and one grid step beside it, and the
-    nearest architectures at the member's own layout and load; extends ``seen``.
+    nearest architectures at the member's own layout and load.
     """
     if members.layout is None or members.concurrency is None or not len(members):
         return make_points(problem, [])
@@ -145,6 +145,11 @@ def neighbour_points(problem: SearchProblem, members: Candidates, seen: set[Poin
         near = problem.projector.neighbours([design], nearest=8, per_step=1)
         fits = layout_room(problem, near)[:, own] >= load
         points += [(int(i), own, load) for i in near[fits].tolist()]
-    fresh = [p for p in dict.fromkeys(points) if p not in seen]
-    seen.update(fresh)
-    return make_points(problem, fresh)
+    return make_points(problem, [p for p in dict.fromkeys(points) if p not in seen])
+
+
+def layout_and_load(candidates: Candidates) -> tuple[list[int], list[float]]:
+    """Layout indices and concurrencies of operating points."""
+    if candidates.layout is None or candidates.concurrency is None:
+        return [], []
+    return candidates.layout.tolist(), candidates.concurrency.tolist()

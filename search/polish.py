@@ -1,8 +1,7 @@
-"""Polish on the lattice: price the neighbours of every front member until none improves."""
+"""Polish on the lattice: near neighbours of the front beside the sampler, and every neighbour of it at the end."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,51 +11,70 @@ from .outcome import Run
 from .space import Candidates
 
 CHUNK = 256  # designs a polish round prices at a time
+MEMBERS = 4  # front members whose neighbours are looked up at a time
+LEAST, MOST = 0.1, 0.8  # share of a generation that neighbours get at least and at most, of what the options allow
+MEMORY = 0.8  # weight of what was known before, when a generation's success is added
 
 
 @dataclass(eq=False)
-class NeighbourQueue:
-    """Unpriced near neighbours of front members, first come first served; fed when it runs dry."""
+class Neighbours:
+    """Near neighbours of the current fronts' members, and how large a share of a generation they deserve.
+
+    Newest members first; members that were beaten before their turn are never asked. The share follows success: the
+    part of each source's designs that entered the open front, averaged with fading memory.
+
+    Attributes:
+        run: the search.
+        mode: gives the neighbours.
+        limit: largest share, [0, 1); 0 switches neighbours off.
+    """
 
     run: Run
     mode: Mode
-    _done: set[int] = field(default_factory=set)
-    _waiting: deque[Candidates] = field(default_factory=deque)
+    limit: float
+    _asked: set[int] = field(default_factory=set)
+    _success: dict[str, float] = field(default_factory=lambda: {"polish": 0.0, "sampler": 0.0})
+
+    @property
+    def share(self) -> float:
+        """Part of the next generation, [0, limit]."""
+        total = sum(self._success.values())
+        wanted = self._success["polish"] / total if total > 0 else 0.5
+        return self.limit * min(max(wanted, LEAST), MOST)
+
+    def learn(self, sources: list[str], first: int) -> None:
+        """Note which of a generation's designs, at positions from ``first`` on, stand on the open front."""
+        on_front = set(self.run.open_front.ids.tolist())
+        for source in self._success:
+            mine = [first + i for i, s in enumerate(sources) if s == source]
+            if mine:
+                rate = sum(i in on_front for i in mine) / len(mine)
+                self._success[source] = MEMORY * self._success[source] + (1 - MEMORY) * rate
 
     def take(self, count: int) -> Candidates | None:
-        """Up to ``count`` candidates; ``None`` when no member has an unpriced neighbour."""
+        """Up to ``count`` candidates; ``None`` when no member has an unpriced neighbour left."""
         out: list[Candidates] = []
         left = count
         while left > 0:
-            if not self._waiting:
-                members = self.run.members(self._done)
-                found = self.mode.neighbours(members, wide=False) if members is not None else None
-                if found is None:
-                    break
-                if len(found):
-                    self._waiting.append(found)
-                continue
-            block = self._waiting.popleft()
-            out.append(block.take(np.arange(min(left, len(block)))))
-            if len(block) > left:
-                self._waiting.appendleft(block.take(np.arange(left, len(block))))
-            left -= len(out[-1])
+            waiting = np.setdiff1d(np.concatenate((self.run.open_front.ids, self.run.equal_front.ids)), list(self._asked))
+            if not len(waiting):
+                break
+            members = waiting[::-1][:MEMBERS]
+            found = self.mode.neighbours(self.run.at(members), wide=False, count=left)
+            if len(found) < left:
+                self._asked.update(members.tolist())  # nothing near is left unpriced
+            if len(found):
+                out.append(found)
+                left -= len(found)
         return Candidates.concatenate(out) if out else None
 
-    def rest(self) -> Candidates | None:
-        """What still waits; the queue is empty afterwards."""
-        waiting = list(self._waiting)
-        self._waiting.clear()
-        return Candidates.concatenate(waiting) if waiting else None
 
-
-def polish(run: Run, mode: Mode, queue: NeighbourQueue, *, limit: int) -> bool:
+def polish(run: Run, mode: Mode, *, limit: int) -> bool:
     """Price every unpriced neighbour of every member of both fronts, again for the new members, until none is new.
 
     Args:
         run: the search so far.
         mode: gives the neighbours.
-        queue: neighbours that were found but not yet priced; they come first.
         limit: designs to price at most.
 
     Returns:
@@ -64,13 +82,8 @@ def polish(run: Run, mode: Mode, queue: NeighbourQueue, *, limit: int) -> bool:
     """
     done: set[int] = set()
     spent = 0
-    found = queue.rest()
-    while True:
-        if found is None:
-            members = run.members(done)
-            if members is None:
-                return True
-            found = mode.neighbours(members, wide=True)
+    while (members := run.members(done)) is not None:
+        found = mode.neighbours(members, wide=True)
         for start in range(0, len(found), CHUNK):
             if spent >= limit:
                 return False
@@ -78,4 +91,4 @@ def polish(run: Run, mode: Mode, queue: NeighbourQueue, *, limit: int) -> bool:
             run.price(block, ["polish"] * len(block))
             spent += len(block)
             run.report("polish")
-        found = None
+    return True

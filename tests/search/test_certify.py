@@ -83,7 +83,8 @@ def test_no_design_beats_its_bounds(profile: str, kind: str) -> None:
         single = unit.designs(members)
         coarse, fine = unit.groups(), unit.groups(members, by_depth=True)
         assert (single >= true).all()
-        np.testing.assert_allclose(single[:, :2], true[:, :2], rtol=1e-2 if problem.setup.layouts.pp.max() > 1 else 1e-6)
+        # without pipeline stages the factored step is the step itself; stages add hops and waiting, a few per cent
+        np.testing.assert_allclose(single[:, :2], true[:, :2], rtol=0.05 if kind == "families" else 1e-6)
         assert (coarse.bounds[coarse.of_member[members]] >= true).all()
         assert (fine.bounds[fine.of_member] >= true).all()
 
