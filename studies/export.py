@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..costmodel import Architecture, InvalidValueError, Layout, TensorFormats, UnknownKeyError, Workload
 from ..costmodel.errors import did_you_mean
+from .export_points import deployment_of, design_formats, disaggregated_deployment, operating_point, runnable_deployment
 from .exporters import huggingface, recipes, sglang, tables, trtllm, vllm
-from .exporters.deployment import GPUS_PER_NODE, Deployment, Pool
+from .exporters.deployment import Deployment, Pool
 from .files import prepare_folder, write_whole
 from .result import Result
 
@@ -24,6 +25,16 @@ TABLES: Mapping[str, Callable[[Result], Mapping[str, Any]]] = MappingProxyType(
 )
 SERVERS: Mapping[str, Any] = MappingProxyType({"vllm": vllm, "sglang": sglang, "trtllm": trtllm})
 TOOLS = tuple(recipes.RECIPES)
+__all__ = [
+    "FORMATS",
+    "Exported",
+    "deployment_of",
+    "design_formats",
+    "disaggregated_deployment",
+    "export_design",
+    "export_result",
+    "operating_point",
+]
 FORMATS = (*TABLES, "hf", *SERVERS, *TOOLS)
 
 
@@ -49,6 +60,8 @@ def export_result(
     rate: float | None = None,
     family: str | None = None,
     replicas: int = 1,
+    disaggregated: bool = False,
+    gpu_budget: int = 0,
 ) -> Exported:
     """Write ``result`` as ``format`` into ``folder``.
 
@@ -63,6 +76,8 @@ def export_result(
         rate: tokens/s/user of the operating point that launch files are written for; the study's first rate if None.
         family: Hugging Face model_type for ``hf``; chosen when None.
         replicas: (decode) replicas to write for.
+        disaggregated: launch files for a prefill and a decode pool, layouts and split chosen by the cost model.
+        gpu_budget: GPUs of both pools together for a split into whole replicas; 0 = no budget, rounded.
 
     Raises:
         UnknownKeyError: no such format, or no such id.
@@ -80,7 +95,10 @@ def export_result(
     for row in rows:
         name = row["architecture_id"] if row["architecture_id"] == "reference" else f"rank-{row['rank']:02d}"
         try:
-            found = _design_files(result, row, format, done.notes, rate=rate, family=family, replicas=replicas)
+            found = _design_files(
+                result, row, format, done.notes, rate=rate, family=family, replicas=replicas,
+                disaggregated=disaggregated, gpu_budget=gpu_budget,
+            )  # fmt: skip
         except InvalidValueError as error:
             done.notes.append(f"{name} is not written: {error}")
             continue
@@ -155,138 +173,34 @@ def _design_files(
     rate: float | None,
     family: str | None,
     replicas: int,
+    disaggregated: bool,
+    gpu_budget: int,
 ) -> Mapping[str, str]:
     architecture = result.architecture(row["architecture_id"])
     if format == "hf":
         return _hf_files(architecture, family)
     if format in TOOLS:
         return recipes.write_recipe(format, architecture, design_formats(result, row), name=architecture.name)
+    server = SERVERS[format]
+    if disaggregated:
+        found: Mapping[str, str] = server.launch_files(
+            disaggregated_deployment(result, row, server.refusals, rate=rate, replicas=replicas, gpu_budget=gpu_budget)
+        )
+        return found
     deployment = deployment_of(result, row, rate=rate, replicas=replicas)
     try:
-        files: Mapping[str, str] = SERVERS[format].launch_files(deployment)
+        files: Mapping[str, str] = server.launch_files(deployment)
     except InvalidValueError as error:
-        other = _runnable(result, row, format, deployment, rate)
+        other = runnable_deployment(result, row, server.refusals, deployment, rate)
         if other is None:
             raise
         notes.append(f"{deployment.name}: {error}; written for {other.pools[0].layout}, {other.note}")
-        files = SERVERS[format].launch_files(other)
+        files = server.launch_files(other)
     return files
 
 
 def _hf_files(architecture: Architecture, family: str | None) -> dict[str, str]:
     return {"config.json": json.dumps(huggingface.export_config(architecture, family), indent=2) + "\n"}
-
-
-def design_formats(result: Result, row: Mapping[str, Any]) -> TensorFormats:
-    """Number formats of one design: the study's, changed by its family where the study has families."""
-    formats = dict(result.data.get("settings", {}).get("formats", {}))
-    for family in result.data.get("spec", {}).get("families", []):
-        if family.get("name") == row.get("family"):
-            formats |= {key: value for key, value in (family.get("formats") or {}).items() if value is not None}
-    return TensorFormats(**formats)
-
-
-def deployment_of(result: Result, row: Mapping[str, Any], *, rate: float | None = None, replicas: int = 1) -> Deployment:
-    """The operating point of one design at a user rate, as pools to start.
-
-    Args:
-        result: what a study found.
-        row: one of its architectures (or the reference).
-        rate: tokens/s/user each user must get; the study's first rate if None.
-        replicas: (decode) replicas.
-
-    Raises:
-        InvalidValueError: the design has no operating point at this rate.
-    """
-    wanted = float(result.data["rates"][0]) if rate is None else rate
-    point = operating_point(row, wanted)
-    settings, spec = result.data.get("settings", {}), result.data.get("spec", {})
-    workload = {
-        key: spec.get("workload", {})[key] for key in ("input_tokens", "output_tokens") if key in spec.get("workload", {})
-    }
-    figures = (
-        f"estimate of the cost model: {point['tokens_per_second_per_gpu']:,.0f} tokens/s/GPU at "
-        f"{point['tokens_per_second_per_user']:,.0f} tokens/s/user (profile {settings.get('profile', '?')}"
-        f"{'' if point.get('prefill_layout') else '; decode steps, prefill is not in it'})"
-    )
-    return Deployment(
-        architecture=result.architecture(row["architecture_id"]),
-        pools=_pools(point, replicas),
-        formats=design_formats(result, row),
-        workload=Workload(**workload),
-        name=f"{result.data['study']} {row['architecture_id']}",
-        gpus_per_node=GPUS_PER_NODE.get(str(settings.get("hardware")), 8),
-        note=figures,
-    )
-
-
-def operating_point(row: Mapping[str, Any], rate: float) -> Mapping[str, Any]:
-    """The point with the highest throughput at which every user gets ``rate``.
-
-    Raises:
-        InvalidValueError: no layout reaches it; the message names the highest rate that one does.
-    """
-    exact = [point for point in row["at_rates"] if point["rate"] == rate and point["gpus"]]
-    reached = [point for point in row["frontier"] if point["tokens_per_second_per_user"] >= rate]
-    if exact and not any(point.get("prefill_layout") for point in reached):
-        chosen: Mapping[str, Any] = exact[0]  # concurrency between the grid points of the frontier
-        return chosen
-    if not reached:
-        best = max((point["tokens_per_second_per_user"] for point in row["frontier"]), default=0.0)
-        raise InvalidValueError(
-            f"no operating point of {row['architecture_id']} gives every user {rate:g} tokens/s; the highest is {best:.4g}"
-        )
-    found: Mapping[str, Any] = max(reached, key=lambda point: float(point["tokens_per_second_per_gpu"]))
-    return found
-
-
-def _runnable(result: Result, row: Mapping[str, Any], server: str, refused: Deployment, rate: float | None) -> Deployment | None:
-    """The best operating point among the layouts this server can run; None where there is none (or two pools)."""
-    if refused.disaggregated:
-        return None
-    import numpy as np
-
-    from ..costmodel import ArchitectureBatch
-    from ..costmodel.serving import throughput_at_rates
-    from .study import Study
-
-    problem = Study.from_dict(result.spec).problem()
-    setup = problem.setup.with_(formats=refused.formats)
-    batch = ArchitectureBatch.from_architectures([refused.architecture])
-    can_run = [
-        not SERVERS[server].refusals(refused.architecture, Pool(layout=layout, concurrency=1.0)) for layout in setup.layouts
-    ]
-    allowed = problem.rules.layouts_allowed(batch, setup.layouts) & np.array(can_run)
-    wanted = float(result.data["rates"][0]) if rate is None else rate
-    table = throughput_at_rates(batch, setup, [wanted], allowed=allowed)
-    throughput, index = float(table.tokens_per_second_per_gpu[0, 0]), int(table.layout_index[0, 0])
-    if index < 0:
-        return None
-    pool = Pool(
-        layout=setup.layouts.layout(index), concurrency=float(table.concurrency[0, 0]), replicas=refused.pools[0].replicas
-    )
-    best = operating_point(row, wanted)["tokens_per_second_per_gpu"]
-    note = (
-        f"estimate of the cost model: {throughput:,.0f} tokens/s/GPU, {throughput / best - 1:+.1%} against the best layout "
-        f"({refused.pools[0].layout}), which this server cannot run"
-    )
-    return replace(refused, pools=(pool,), note=note)
-
-
-def _pools(point: Mapping[str, Any], replicas: int) -> tuple[Pool, ...]:
-    layout = _layout(point)
-    prefill = point.get("prefill_layout")
-    if not prefill:
-        return (Pool(layout=layout, concurrency=point["concurrency"], replicas=replicas),)
-    decode = Pool(layout=layout, concurrency=point["concurrency"], replicas=replicas, role="decode")
-    share = point["prefill_workers"] / point["decode_workers"] * replicas
-    place = _layout(prefill)
-    # a prefill replica takes one chunk at a time: one prompt per attention rank
-    return (Pool(layout=place, concurrency=float(place.dpa), replicas=max(1, round(share)), role="prefill"), decode)
-
-
-def _layout(point: Mapping[str, Any]) -> Layout:
-    return Layout(**{name: int(point[name]) for name in ("tpa", "kvp", "dpa", "tpf", "ep", "pp")})
 
 
 def _write(folder: Path, found: Mapping[str, str | bytes]) -> Exported:

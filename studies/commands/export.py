@@ -23,6 +23,8 @@ def export(
     rate: Annotated[float | None, typer.Option(help="tokens/s/user the launch files are written for.")] = None,
     family: Annotated[str | None, typer.Option(help="Hugging Face model_type; chosen if left out.")] = None,
     replicas: Annotated[int, typer.Option(min=1, help="Replicas of the (decode) pool.")] = 1,
+    disaggregated: Annotated[bool, typer.Option("--disaggregated", help="Launch files for a prefill and a decode pool.")] = False,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of both pools together; 0 = no budget.")] = 0,
     layout: Annotated[str | None, typer.Option(help="For one model: like tpa=1,dpa=8,ep=8.")] = None,
     concurrency: Annotated[float | None, typer.Option(help="For one model: sequences in flight of one replica.")] = None,
     linear: Annotated[str, typer.Option(help="For one model: number format of the linear layers and experts.")] = "nvfp4",
@@ -36,7 +38,10 @@ def export(
     source = Path(result)
     if source.is_dir() or source.name == "result.json":
         folder = out or (source if source.is_dir() else source.parent) / "export" / format
-        done = export_result(Result.load(source), format, folder, ids=id or (), rate=rate, family=family, replicas=replicas)
+        done = export_result(
+            Result.load(source), format, folder, ids=id or (), rate=rate, family=family, replicas=replicas,
+            disaggregated=disaggregated, gpu_budget=gpus,
+        )  # fmt: skip
     else:
         done = _one_model(result, format, out, family, layout, concurrency, linear, kv, input, output, gpus_per_node, replicas)
     if json:

@@ -24,7 +24,7 @@ QUANTIZATION: dict[str, str | None] = {
 KV_DTYPE: dict[str, str | None] = {"bf16": None, "fp8": "fp8_e4m3", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
 
 
-def refusals(architecture: Architecture, pool: Pool) -> list[str]:
+def refusals(architecture: Architecture, pool: Pool, disaggregated: bool = False) -> list[str]:
     """Why SGLang cannot run this pool; empty where it can."""
     layout = pool.layout
     tensor = layout.tpa * layout.kvp
