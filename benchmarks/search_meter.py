@@ -54,12 +54,14 @@ class Meter:
         best: proven hypervolume.
         evaluations: budget of evaluations.
         seconds: budget of processor seconds.
+        target: share of the proven hypervolume that ends the run.
     """
 
     problem: SearchProblem
     best: float
     evaluations: int = 10**9
     seconds: float = float("inf")
+    target: float = float("inf")
     points: list[tuple[int, float, float]] = field(default_factory=list)
     spent: int = 0
     _start: float = field(default_factory=time.process_time)
@@ -94,7 +96,8 @@ class Meter:
         return priced
 
     def _stop(self) -> None:
-        if self.spent >= self.evaluations or self.clock >= self.seconds:
+        reached = bool(self.points) and self.points[-1][2] >= self.target
+        if reached or self.spent >= self.evaluations or self.clock >= self.seconds:
             raise Stop
 
     def _swept(self, candidates: Candidates, priced: Priced) -> NDArray[np.float64]:

@@ -71,9 +71,9 @@ def pass_seconds(batch: ArchitectureBatch, setup: ServingSetup) -> FloatArray:
     return price_decode(batch, layouts, plan, setup.workload.decode_context, options).seconds.reshape(len(batch), -1)
 
 
-def with_host(seconds: FloatArray, setup: ServingSetup) -> FloatArray:
-    """Add the host's signed constant as the decode step does."""
-    host = setup.step_options().step.host_seconds
+def with_host(seconds: FloatArray, setup: ServingSetup, attention: str) -> FloatArray:
+    """Add the step's signed constant, which depends on the attention kind, as the decode step does."""
+    host = setup.step_options().constant(attention)
     return seconds + np.maximum(host, -0.5 * seconds) if host else seconds
 
 
@@ -172,7 +172,9 @@ def room_bound(batch: ArchitectureBatch, least_params: float, setup: ServingSetu
     return np.asarray(np.maximum(np.floor(free[None, :] / each * (1 + SLACK)), 0.0) * setup.layouts.dpa[None, :])
 
 
-def throughput_bound(seconds: FloatArray, room: FloatArray, setup: ServingSetup, rates: tuple[float, ...]) -> FloatArray:
+def throughput_bound(
+    seconds: FloatArray, room: FloatArray, setup: ServingSetup, rates: tuple[float, ...], attention: str
+) -> FloatArray:
     """Upper bound of tokens/s/GPU at each user rate, ``(n, R)``.
 
     Args:
@@ -180,6 +182,7 @@ def throughput_bound(seconds: FloatArray, room: FloatArray, setup: ServingSetup,
         room: sequences no member exceeds, 0 where no member may use the layout, ``(n, P)``.
         setup: deployment.
         rates: tokens/s/user, ``(R,)``.
+        attention: attention kind of the designs.
     """
     grid = np.asarray(setup.concurrency)
     gpus = setup.layouts.gpus.astype(np.float64)
@@ -187,7 +190,7 @@ def throughput_bound(seconds: FloatArray, room: FloatArray, setup: ServingSetup,
     wanted = np.maximum(np.asarray(rates), 1.0 / setup.workload.max_itl_seconds)
     for start in range(0, len(seconds), ROWS):
         rows = slice(start, min(start + ROWS, len(seconds)))
-        itl = with_host(seconds[rows], setup).reshape(-1, len(gpus), len(grid)) * (1 - SLACK)
+        itl = with_host(seconds[rows], setup, attention).reshape(-1, len(gpus), len(grid)) * (1 - SLACK)
         itl = np.maximum.accumulate(itl, axis=2)
         held = room[rows]
         _, best = best_at_rates(itl, grid, held, gpus, wanted)

@@ -154,7 +154,7 @@ class Unit:
         for start in range(0, len(fine), ROWS):
             rows = slice(start, start + ROWS)
             seconds = self.tables.attention(fine[rows, 0], fine[rows, 2], fine[rows, 3]) + least_ffn[depth_of[rows]]
-            out[rows] = throughput_bound(seconds, room[rows], self.setup, self.problem.rates)
+            out[rows] = throughput_bound(seconds, room[rows], self.setup, self.problem.rates, self.batch.kind.attention)
         return out
 
     def _bound_coarse(
@@ -170,7 +170,7 @@ class Unit:
             part = self.tables.attention(fine[rows, 0], fine[rows, 2], fine[rows, 3]) + least_ffn[depth_of[rows]]
             np.minimum.at(seconds, group[rows], part)
             np.maximum.at(room, group[rows], own_room[rows])
-        return throughput_bound(seconds, room, self.setup, self.problem.rates)
+        return throughput_bound(seconds, room, self.setup, self.problem.rates, self.batch.kind.attention)
 
     def _room(self, fine: IntArray, *, any_depth: bool) -> FloatArray:
         """Sequences of each (attention side, depth), 0 where no FFN makes the layout allowed, ``(n, P)``."""
@@ -194,7 +194,8 @@ class Unit:
             seconds = self.tables.attention(self.a[rows], part.num_hidden_layers, part.num_sliding_window_layers)
             seconds = seconds + self.tables.ffn(self.f[rows], part.num_hidden_layers)
             room = self.setup.limits(part, self.problem.rules.layouts_allowed(part, self.setup.layouts))
-            throughput[start : start + ROWS] = throughput_bound(seconds, room, self.setup, self.problem.rates)
+            kind = self.batch.kind.attention
+            throughput[start : start + ROWS] = throughput_bound(seconds, room, self.setup, self.problem.rates, kind)
         return self._objectives(throughput, self.own[members])
 
 
