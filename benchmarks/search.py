@@ -12,7 +12,7 @@
 
 Hypervolume is a share of the proven front's (a certificate of the same problem); its reference point is 0 tokens/s/GPU in
 each throughput and 0.05 nats/token worse than the reference model in quality. Seconds are processor seconds of one
-process; the table of legal designs (built once, its time stated) is not counted.
+process (set OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1); the table of legal designs, built once, is not counted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
 
 import numpy as np
 import optuna
@@ -59,9 +56,12 @@ def spread(values: Sequence[float]) -> str:
     return f"{np.median(values):.4f} ({min(values):.4f})"
 
 
-def race(problem: SearchProblem, best: float, contenders: dict[str, Contender], seeds: int, evaluations: int) -> dict[str, list[Meter]]:
+Runs = dict[str, list[Meter]]
+
+
+def race(problem: SearchProblem, best: float, contenders: dict[str, Contender], seeds: int, evaluations: int) -> Runs:
     """Run every contender on every seed."""
-    found: dict[str, list[Meter]] = {}
+    found: Runs = {}
     for name, run in contenders.items():
         for seed in range(seeds):
             meter = Meter(problem, best, evaluations=min(evaluations, SLOW.get(name, evaluations)))
@@ -70,14 +70,15 @@ def race(problem: SearchProblem, best: float, contenders: dict[str, Contender], 
     return found
 
 
-def show_race(title: str, runs: dict[str, list[Meter]], evaluations: int) -> None:
+def show_race(title: str, runs: Runs, evaluations: int) -> None:
     """Shares against evaluations and against seconds."""
     steps = [n for n in (250, 500, 1000, 1500, 2000, 4000) if n <= evaluations]
     rows = []
     for name, meters in runs.items():
         cells = [spread([m.at(evaluations=n) for m in meters]) if meters[0].spent >= n else "–" for n in steps]
         rows.append([name, *cells, f"{np.median([m.clock / m.spent for m in meters]) * 1e3:.1f}"])
-    table(f"{title}: share of the proven hypervolume after so many evaluations, median (worst)", ["", *map(str, steps), "ms each"], rows)
+    head = ["", *map(str, steps), "ms each"]
+    table(f"{title}: share of the proven hypervolume after so many evaluations, median (worst)", head, rows)
     times = (1, 2, 5, 10, 20)
     rows = [[name, *(spread([m.at(seconds=s) for m in meters]) for s in times)] for name, meters in runs.items()]
     table(f"{title}: after so many processor seconds", ["", *(f"{s} s" for s in times)], rows)
@@ -104,10 +105,13 @@ def run_built_in(args: argparse.Namespace) -> None:
             legal.append(found.legal_trials / found.trials)
         points = len(problem.table) * len(problem.setup.layouts) * len(problem.setup.concurrency)
         rows.append(
-            [name, len(problem.table), f"{points:,}", f"{whole:.2f}", len(want[0]), len(want[1]), f"{same} of {args.seeds}"]
-            + [f"{np.median(priced):.0f}", f"{max(seconds):.2f}", f"{min(legal):.0%}"]
+            [
+                *(name, len(problem.table), f"{points:,}", f"{whole:.2f}", len(want[0]), len(want[1])),
+                *(f"{same} of {args.seeds}", f"{np.median(priced):.0f}", f"{max(seconds):.2f}", f"{min(legal):.0%}"),
+            ]
         )
-    head = ["study", "legal", "operating points", "exhaustive s", "open front", "equal-quality front", "same fronts", "priced", "slowest s", "legal trials"]
+    head = ["study", "legal", "operating points", "exhaustive s", "open front", "equal-quality front"]
+    head += ["same fronts", "priced", "slowest s", "legal trials"]
     table("Built-in budget studies: 100 trials and the polish against the exhaustive engine", head, rows)
 
 
@@ -129,7 +133,8 @@ def run_samplers(args: argparse.Namespace) -> None:
                 cells += [spread(early), spread(shares), f"{np.median(spent):.0f}"]
             rows.append([sampler, *cells])
         quarter, full = f"{args.seconds / 4:g} s", f"{args.seconds:g} s"
-        head = ["sampler", f"alone, {quarter}", f"alone, {full}", "priced", f"whole search, {quarter}", f"whole search, {full}", "priced"]
+        head = ["sampler", f"alone, {quarter}", f"alone, {full}", "priced"]
+        head += [f"whole search, {quarter}", f"whole search, {full}", "priced"]
         table(f"Samplers on {name} with quality, equal processor time, {args.seeds} seeds, median (worst)", head, rows)
 
 
@@ -143,7 +148,8 @@ def run_peers(args: argparse.Namespace) -> None:
 def run_ablation(args: argparse.Namespace) -> None:
     """Parts taken out."""
     problem, best = load("moe-open", True), proven("moe-open", True).hypervolume
-    show_race(f"Ablation on moe-open with quality, {args.seeds} seeds", race(problem, best, ablations(), args.seeds, args.evaluations), args.evaluations)
+    runs = race(problem, best, ablations(), args.seeds, args.evaluations)
+    show_race(f"Ablation on moe-open with quality, {args.seeds} seeds", runs, args.evaluations)
 
 
 def run_open(args: argparse.Namespace) -> None:
@@ -156,15 +162,16 @@ def run_open(args: argparse.Namespace) -> None:
             meters.append(Meter(problem, best, seconds=60.0, target=0.9999))
             ours()(problem, meters[-1], seed)
         label = "two throughputs and quality" if quality else "two throughputs"
+        shares = (spread([m.at(seconds=s) for m in meters]) for s in (5, 20, 60))
         first = [min((s for _, s, v in m.points if v >= 0.995), default=float("inf")) for m in meters]
-        rows.append([label, *(spread([m.at(seconds=s) for m in meters]) for s in (5, 20, 60)), f"{np.median(first):.1f} ({max(first):.1f})"])
+        rows.append([label, *shares, f"{np.median(first):.1f} ({max(first):.1f})"])
     table(f"moe-open, {args.seeds} seeds, median (worst)", ["objectives", "5 s", "20 s", "60 s", "seconds to 0.995"], rows)
 
 
 def run_certify(args: argparse.Namespace) -> None:
     """Certificates from a short search."""
     rows = []
-    cases = [(n, False) for n in args.studies] if args.studies else [*((n, False) for n in BUILT_IN), ("moe-open", False), ("moe-open", True)]
+    cases = [(n, False) for n in args.studies or (*BUILT_IN, "moe-open")] + ([] if args.studies else [("moe-open", True)])
     for name, quality in cases:
         problem = load(name, quality)
         found = optimize(problem, trials=400, seed=0)
@@ -173,9 +180,11 @@ def run_certify(args: argparse.Namespace) -> None:
         took, real = time.process_time() - start, time.perf_counter() - wall
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
         label = name + (" + quality" if quality else "")
-        cells = [f"{c.legal:,}", f"{c.priced:,}", f"{c.pruned:,}", c.legal == c.priced + c.pruned + c.open]
-        rows.append([label, c.status, *cells, f"{c.gap_hypervolume:.3g}", c.found, len(c.open_front), f"{took:.1f}", f"{real:.1f}", f"{memory:.2f}"])
-    head = ["study", "status", "legal", "priced", "pruned", "adds up", "gap", "missed by the search", "front", "processor s", "wall s", "peak GB"]
+        counts = [f"{c.legal:,}", f"{c.priced:,}", f"{c.pruned:,}", c.legal == c.priced + c.pruned + c.open]
+        figures = [f"{c.gap_hypervolume:.3g}", c.found, len(c.open_front), f"{took:.1f}", f"{real:.1f}", f"{memory:.2f}"]
+        rows.append([label, c.status, *counts, *figures])
+    head = ["study", "status", "legal", "priced", "pruned", "adds up"]
+    head += ["gap", "missed by the search", "front", "processor s", "wall s", "peak GB"]
     table("Certificates", head, rows)
 
 
@@ -235,7 +244,8 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if args.what != "slice":
         versions = f"Python {platform.python_version()}, numpy {np.__version__}, optuna {optuna.__version__}"
-        print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, {versions}, profile {load_profile(load('dense-8b').setup.profile).name}")
+        profile = load_profile(load("dense-8b").setup.profile).name
+        print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, {versions}, profile {profile}")
     chosen = args.seeds
     for what in [w for w in RUNS if w != "slice"] if args.what == "all" else [args.what]:
         args.seeds = chosen or seeds.get(what, 5)

@@ -101,7 +101,7 @@ def random(problem: SearchProblem, meter: Meter, seed: int) -> None:
 
 
 def pymoo_nsga2(problem: SearchProblem, meter: Meter, seed: int) -> None:
-    """pymoo's NSGA-II (population 100, its default operators) over the named dimensions, projected, a population at a time."""
+    """NSGA-II of pymoo (population 100, its default operators) over the named dimensions, projected, by populations."""
     from pymoo.algorithms.moo.nsga2 import NSGA2
     from pymoo.core.problem import Problem
     from pymoo.optimize import minimize
