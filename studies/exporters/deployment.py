@@ -176,7 +176,7 @@ def script(deployment: Deployment, pool: Pool, server: str, arguments: list[str]
     role = deployment.serving_role(pool)
     head = [
         f"{deployment.name}: {server}, {'one replica' if role == 'both' else f'one {role} replica'} "
-        f"of {pool.replicas}, {layout.gpus} GPUs ({layout})",
+        f"of {pool.replicas}, {layout.gpus} GPU{'s' if layout.gpus != 1 else ''} ({layout})",
         f"up to {pool.sequences} sequences in flight, {deployment.workload.input_tokens} tokens in, "
         f"{deployment.workload.output_tokens} out",
     ]

@@ -18,7 +18,7 @@ SERVER = f"TensorRT-LLM {VERSION}"
 KV_DTYPE: dict[str, str | None] = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
 TOKENS_PER_BLOCK = 32  # page of the KV cache; Helix deals pages out to its ranks
 FREE_MEMORY = 0.85  # share of the memory left after loading that the KV cache takes
-PORTS = {"both": 8000, "prefill": 8100, "decode": 8200}
+PORTS = {"both": 8000, "prefill": 18000, "decode": 19000}  # of the first replica, the next ones follow
 
 
 def refusals(architecture: Architecture, pool: Pool, disaggregated: bool = False) -> list[str]:

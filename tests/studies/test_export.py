@@ -18,10 +18,12 @@ from shapefront.studies.export import (
     TABLES,
     deployment_of,
     design_formats,
+    disaggregated_deployment,
     export_design,
     export_result,
     operating_point,
 )
+from shapefront.studies.exporters import sglang, trtllm, vllm
 from shapefront.studies.exporters.huggingface import same_design
 from shapefront.studies.exporters.tables import markdown, result_schema
 from shapefront.studies.hf_config import read_config
@@ -129,6 +131,21 @@ def test_disaggregated_points_become_two_pools(result: Result) -> None:
         for role in ("decode", "prefill")
     )
     assert prefill.replicas == 3 and decode.replicas == 2 and prefill.layout.gpus == 2
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang", "trtllm"])
+def test_disaggregated_pools_stay_within_the_budget(result: Result, server: str, tmp_path: Path) -> None:
+    row = result.ranked_rows[0]
+    module = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}[server]
+    deployment = disaggregated_deployment(result, row, module.refusals, rate=50.0, gpu_budget=48)
+    prefill, decode = deployment.pools
+    assert (prefill.role, decode.role) == ("prefill", "decode")
+    assert 0 < prefill.gpus + decode.gpus <= 48
+    assert module.refusals(deployment.architecture, decode, True) == module.refusals(deployment.architecture, prefill, True) == []
+    done = export_result(result, server, tmp_path, ids=["a001"], rate=50.0, disaggregated=True, gpu_budget=48)
+    names = {file.name for file in done.files}
+    assert {f"{server}-prefill.sh", f"{server}-decode.sh"} <= names
+    assert ("trtllm-disaggregated.yaml" in names) == (server == "trtllm")
 
 
 def test_a_layout_the_server_cannot_run_is_replaced_and_said(result: Result, tmp_path: Path) -> None:
