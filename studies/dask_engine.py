@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ..costmodel import InvalidValueError
 from ..search.evaluate import Priced, evaluate
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
-from .evaluators import Done
+from .evaluators import Done, blocks_of, in_order, split_blocks
 from .interrupts import Interrupts
 from .spec import UserObjectiveSpec
 from .user_objective import Call, UserFunction
@@ -30,6 +31,7 @@ RETRIES = 3  # of a task that raised; a task whose worker was lost is always run
 LOST_WORKERS = 20  # workers a task may lose before the scheduler gives it up
 WAIT_SECONDS = 60  # how long a cluster may be without any worker
 POLL_SECONDS = 0.5
+AHEAD = 4  # blocks under way for each thread of the cluster
 
 
 class DaskError(InvalidValueError):
@@ -127,6 +129,29 @@ class DaskEngine:
         ]
         try:
             return self._gather(futures)
+        finally:
+            for future in futures:
+                future.release()
+
+    def stream(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
+        """Price chunks in order, with some blocks under way for every thread of the cluster."""
+        waiting: deque[tuple[Candidates, list[Any]]] = deque()
+        under_way = 0
+        for chunk in chunks:
+            blocks = blocks_of(problem, chunk)
+            waiting.append(
+                (chunk, [self._client.submit(price_block, *self._payload, b, pure=False, retries=RETRIES) for b in blocks])
+            )
+            under_way += len(blocks)
+            while under_way > AHEAD * max(1, sum(self._client.nthreads().values())) + len(blocks):
+                under_way -= len(waiting[0][1])
+                yield self._finish(problem, *waiting.popleft())
+        while waiting:
+            yield self._finish(problem, *waiting.popleft())
+
+    def _finish(self, problem: SearchProblem, chunk: Candidates, futures: Sequence[Any]) -> tuple[Candidates, Priced]:
+        try:
+            return chunk, in_order(split_blocks(problem, chunk), self._gather(futures))
         finally:
             for future in futures:
                 future.release()

@@ -6,7 +6,7 @@ Every evaluator prices the same fixed blocks, so that no bit of a result depends
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,6 +32,9 @@ class Engine(Protocol):
     def price(self, problem: SearchProblem, blocks: Sequence[Candidates]) -> list[Priced]:
         """Price each block."""
 
+    def stream(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
+        """Price chunks in order, with enough blocks under way to keep every worker busy."""
+
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call."""
 
@@ -53,6 +56,11 @@ class LocalEngine:
             self._interrupts.check()
             priced.append(evaluate(problem, block))
         return priced
+
+    def stream(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
+        """Price chunks one after the other."""
+        for chunk in chunks:
+            yield chunk, in_order(split_blocks(problem, chunk), self.price(problem, blocks_of(problem, chunk)))
 
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call, over this many processes."""
@@ -78,6 +86,16 @@ def split_blocks(problem: SearchProblem, candidates: Candidates) -> list[NDArray
     return blocks
 
 
+def blocks_of(problem: SearchProblem, candidates: Candidates) -> list[Candidates]:
+    """The blocks themselves."""
+    return [candidates.take(where) for where in split_blocks(problem, candidates)]
+
+
+def in_order(positions: Sequence[NDArray[np.int64]], parts: Sequence[Priced]) -> Priced:
+    """Prices of blocks → prices in the order of the candidates."""
+    return Priced.concatenate(parts).take(np.argsort(np.concatenate(positions), kind="stable"))
+
+
 @dataclass(eq=False)
 class StudyEvaluator:
     """The search's evaluator: prices blocks on an engine, then asks the user functions.
@@ -99,9 +117,16 @@ class StudyEvaluator:
         positions = split_blocks(problem, candidates)
         if not positions:
             return evaluate(problem, candidates)
-        parts = self.engine.price(problem, [candidates.take(where) for where in positions])
-        priced = Priced.concatenate(parts).take(np.argsort(np.concatenate(positions), kind="stable"))
+        priced = in_order(positions, self.engine.price(problem, [candidates.take(where) for where in positions]))
         return self._with_user(problem, candidates, priced) if self.spec.user else priced
+
+    def stream_chunks(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
+        """Price many chunks in order; see :meth:`Engine.stream`."""
+        if not self.spec.user:
+            yield from self.engine.stream(problem, chunks)
+            return
+        for chunk in chunks:
+            yield chunk, self(problem, chunk)
 
     def _with_user(self, problem: SearchProblem, candidates: Candidates, priced: Priced) -> Priced:
         feasible = np.ones(len(priced), dtype=bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -227,9 +228,7 @@ def search(
     from ..search.exhaustive import exhaust
     from ..search.optimize import SearchOptions, optimize
 
-    def evaluate(problem: SearchProblem, candidates: Candidates) -> Priced:
-        interrupts.check()
-        return evaluator(problem, candidates)
+    evaluate = _Stoppable(evaluator, interrupts)
 
     def progress(state: Progress) -> None:
         reporter(state)
@@ -252,6 +251,24 @@ def search(
         )
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted before the first generation was priced") from None
+
+
+class _Stoppable:
+    """The study's evaluator, looking at interrupts before each call."""
+
+    def __init__(self, evaluator: StudyEvaluator, interrupts: Interrupts) -> None:
+        self._evaluator, self._interrupts = evaluator, interrupts
+
+    def __call__(self, problem: SearchProblem, candidates: Candidates) -> Priced:
+        """Price one generation or chunk."""
+        self._interrupts.check()
+        return self._evaluator(problem, candidates)
+
+    def stream_chunks(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
+        """Price many chunks in order."""
+        for found in self._evaluator.stream_chunks(problem, chunks):
+            yield found
+            self._interrupts.check()
 
 
 def certify(

@@ -26,9 +26,8 @@ def settings_text(result: Result) -> str:
         budget += f", {count(settings['active_params'])} active"
     formats = settings["formats"]
     return (
-        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; {COUNTED[settings.get('serving', 'decode')]}; linear layers "
-        f"{formats['ffn']}, experts "
-        f"{formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}; profile {settings['profile']} on "
+        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; "
+        f"{COUNTED[settings.get('serving', 'decode')]}; linear layers {formats['ffn']}, experts {formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}; profile {settings['profile']} on "
         f"{settings['hardware']}; "
         f"{settings['layouts']} layouts x {settings['concurrencies']} concurrencies; seed {data['seed']}, "
         f"D = {settings['train_tokens']:.3g} training tokens"

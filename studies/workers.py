@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..costmodel import Architecture, InvalidValueError
 from ..search.evaluate import Priced, evaluate
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
-from .evaluators import Done, LocalEngine
+from .evaluators import Done, LocalEngine, blocks_of, in_order, split_blocks
 from .interrupts import Interrupts
 from .problem import build_problem
 from .spec import UserObjectiveSpec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .study import Study
 
 FEW = 2  # blocks that are priced here rather than sent
+AHEAD = 1  # chunks (of many blocks) under way beside the one that is waited for
 RESTARTS = 5  # times a pool whose worker died is started again
 
 
@@ -92,6 +94,30 @@ class ProcessEngine:
         raise WorkerError(
             f"worker processes died {RESTARTS} times over the same designs (out of memory?); run with fewer --workers"
         )
+
+    def stream(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
+        """Price chunks in order; the next ones are under way while one is waited for."""
+        waiting: deque[tuple[Candidates, list[Future[Priced]]]] = deque()
+        for chunk in chunks:
+            try:
+                pool = self._open()
+                waiting.append((chunk, [pool.submit(price_block, *self._payload, block) for block in blocks_of(problem, chunk)]))
+            except BrokenProcessPool:
+                waiting.append((chunk, []))
+            if len(waiting) > AHEAD:
+                yield self._finish(problem, *waiting.popleft())
+        while waiting:
+            yield self._finish(problem, *waiting.popleft())
+
+    def _finish(self, problem: SearchProblem, chunk: Candidates, futures: Sequence[Future[Priced]]) -> tuple[Candidates, Priced]:
+        try:
+            parts = [future.result() for future in futures]
+        except (BrokenProcessPool, CancelledError):
+            parts = []
+            self._shut()
+        self._interrupts.check()
+        parts = parts or self.price(problem, blocks_of(problem, chunk))
+        return chunk, in_order(split_blocks(problem, chunk), parts)
 
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function, over this many processes of its own."""

@@ -74,7 +74,7 @@ def gemm(
     forced = None
     if tile is not None:
         parts = tile.split(",")
-        if len(parts) != 4 or not all(part.strip().isdigit() and len(part) < 6 for part in parts):
+        if len(parts) != 4 or not all(part.strip().isdecimal() and len(part) < 6 for part in parts):
             raise InvalidValueError(f"a tile reads like 256,128,2,4 (tile_m,tile_n,cluster_m,cluster_n), got '{tile[:40]}'")
         forced = tuple(int(part) for part in parts)
     cost = gemm_cost(m, n, k, format=b, output_format=c, profile=profile, tile=forced)

@@ -14,15 +14,18 @@ import numpy as np
 import pytest
 
 from shapefront.costmodel import InvalidValueError
+from shapefront.search.exhaustive import exhaust
 from shapefront.search.outcome import Progress
 from shapefront.search.space import NothingLegalError
 from shapefront.studies import Result, Study
+from shapefront.studies.evaluators import LocalEngine, StudyEvaluator
 from shapefront.studies.interrupts import Interrupts
 from shapefront.studies.problem import build_problem
 from shapefront.studies.progress import JsonLines, speed
 from shapefront.studies.record import TrialRecorder
 from shapefront.studies.result import JSON_KEYS, ResultError
 from shapefront.studies.storage import StorageError, open_store
+from shapefront.studies.workers import ProcessEngine
 from tests.studies.small import command, environment, outputs, run_cli, small_study, small_table, write_study
 
 
@@ -346,6 +349,19 @@ def test_a_second_interrupt_comes_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
+
+
+def test_streamed_chunks_give_the_figures_of_one_process() -> None:
+    """The path of studies too large to record: front and figures of a stream over processes, bit for bit."""
+    study, interrupts = small_study(), Interrupts()
+    problem = study.problem()
+    alone = exhaust(problem, record=False)
+    for engine in (LocalEngine(), ProcessEngine(study, (), 2, interrupts)):
+        found = exhaust(problem, evaluator=StudyEvaluator(study.spec, engine, None, {}), record=False)
+        engine.close()
+        assert np.array_equal(found.evaluated.ids, alone.evaluated.ids)
+        assert np.array_equal(found.priced.objectives, alone.priced.objectives)
+        assert found.hypervolume == alone.hypervolume
 
 
 def test_exhaustive_and_optuna_agree_on_the_small_study(finished: tuple[Path, Result]) -> None:

@@ -182,5 +182,5 @@ def test_serving_mode_reaches_the_setup_and_counts_both_pools(tmp_path: Path) ->
     # prefill takes GPUs (disaggregated) or steps (aggregated): both cost throughput
     assert 0 < rates["disaggregated"] < rates["decode"] and 0 < rates["aggregated"] < rates["decode"]
     (tmp_path / "mine.toml").write_text(text + '\n[serving]\nmode = "split"\n')
-    with pytest.raises(SpecError, match="serving.mode"):
+    with pytest.raises(SpecError, match=r"serving.mode"):
         load_spec(tmp_path / "mine.toml")
