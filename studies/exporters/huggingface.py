@@ -97,7 +97,8 @@ def export_config(
         **chosen.fields(architecture),
         "vocab_size": architecture.vocab_size,
         "tie_word_embeddings": architecture.tie_word_embeddings,
-        "max_position_embeddings": max_position_embeddings,
+        # a window as long as the longest context would be none
+        "max_position_embeddings": max(max_position_embeddings, 2 * architecture.sliding_window),
         "rms_norm_eps": 1e-5,
         "rope_theta": chosen.rope_theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": chosen.rope_theta},

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shapefront.costmodel.architecture import Architecture
 from shapefront.costmodel.errors import InvalidValueError, UnknownKeyError
 from shapefront.studies.exporters.hf_family import layer_types
 from shapefront.studies.exporters.huggingface import FAMILIES, canonical, choose_family, export_config, same_design, write_config
+from shapefront.studies.hf_config import parse_config, read_config
 
 # Five designs a family: small, wide, deep, other head sizes, and each feature the family can switch.
 _BASE = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}
@@ -172,10 +175,56 @@ def test_transformers_builds_it_with_exactly_our_parameter_count(family: str, in
 
 @pytest.mark.parametrize(("family", "index"), CASES)
 def test_an_export_read_back_is_the_same_design(family: str, index: int, tmp_path: Path) -> None:
-    hf_config = pytest.importorskip("shapefront.studies.hf_config")
     design = _design(family, index)
     path = write_config(design, tmp_path / "rank-01")
-    assert same_design(hf_config.read_config(path), design)
+    assert same_design(read_config(path), design)
+
+
+_SIZES = st.sampled_from([256, 384, 1024, 2880, 4096, 5120, 7168])
+
+
+@st.composite
+def _any_design(draw: st.DrawFn) -> Architecture:
+    """Any combination of features, most of which no family has."""
+    layers = draw(st.integers(1, 40))
+    kv = draw(st.sampled_from([1, 2, 8]))
+    values: dict[str, Any] = {
+        "hidden_size": draw(_SIZES),
+        "num_hidden_layers": layers,
+        "num_attention_heads": kv * draw(st.integers(1, 8)),
+        "vocab_size": draw(st.integers(1, 200_000)),
+        "num_key_value_heads": kv,
+        "head_dim": draw(st.sampled_from([32, 64, 96, 128])),
+        "intermediate_size": draw(_SIZES),
+        "qk_norm": draw(st.sampled_from(["none", "head", "full"])),
+    }
+    for flag in ("tie_word_embeddings", "qkv_bias", "output_bias", "ffn_bias", "router_bias", "attention_sinks"):
+        values[flag] = draw(st.booleans())
+    windowed = draw(st.integers(0, layers))
+    if windowed:
+        values |= {"num_sliding_window_layers": windowed, "sliding_window": draw(st.sampled_from([1, 128, 4096, 200_000]))}
+    if draw(st.booleans()):
+        experts = draw(st.integers(1, 256))
+        values |= {"num_experts": experts, "num_experts_per_tok": draw(st.integers(1, min(8, experts)))}
+        values |= {"moe_intermediate_size": draw(_SIZES), "first_k_dense_replace": draw(st.integers(0, layers))}
+        values |= {"n_shared_experts": draw(st.integers(0, 2))}
+    if draw(st.integers(0, 3)) == 0:
+        values |= {"attention": "mla", "kv_lora_rank": 512, "q_lora_rank": draw(st.sampled_from([0, 1536]))}
+        values |= {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 0}
+    return Architecture(**values)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_any_design())
+def test_any_design_is_either_refused_with_a_reason_or_comes_back_the_same(design: Architecture) -> None:
+    try:
+        family = choose_family(design)
+    except InvalidValueError as error:
+        assert "the nearest is" in str(error)
+        return
+    config = json.loads(json.dumps(export_config(design)))
+    assert config["model_type"] == family
+    assert same_design(parse_config(config, "config.json"), design)
 
 
 def test_a_design_no_family_expresses_is_refused_with_the_reason() -> None:
