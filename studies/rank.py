@@ -15,7 +15,8 @@ from ..constraints.quality import delta_loss_shape, predicted_loss
 from ..costmodel import Architecture, ArchitectureBatch, InvalidValueError, KernelProfile, TensorFormats, load_profile
 from ..costmodel.architecture import INTEGER_FIELDS
 from ..costmodel.memory import kv_bytes_per_token
-from ..costmodel.serving import frontier_area, throughput_at_rates
+from ..costmodel.operating import step_seconds_at
+from ..costmodel.serving import ServingSetup, frontier_area, price_points, throughput_at_rates
 from ..costmodel.serving_frontier import frontier
 from ..search.evaluate import Priced
 from ..search.outcome import SearchOutcome
@@ -95,6 +96,7 @@ class Describer:
         table = throughput_at_rates(batch, setup, wanted, allowed=allowed)
         throughput = dict(zip(wanted, table.tokens_per_second_per_gpu[0].tolist(), strict=True))
         points = []
+        itl, _ = price_points(batch, setup)
         for rate in self.rates:
             at = wanted.index(rate)
             layout = int(table.layout_index[0, at])
@@ -103,7 +105,9 @@ class Describer:
                 if layout >= 0
                 else dict.fromkeys(("tpa", "kvp", "dpa", "tpf", "ep", "pp", "gpus"))
             )
-            points.append({"rate": rate, **_point(throughput[rate], float(table.concurrency[0, at]), place["gpus"]), **place})
+            points.append(
+                {"rate": rate, **_point(throughput[rate], float(table.concurrency[0, at]), itl[:, [layout]], setup), **place}
+            )
         area = float(
             frontier_area([throughput[rate] for rate in self.area_rates], np.array(self.area_rates), self.spec.area.axis)
         )
@@ -133,14 +137,16 @@ class Describer:
             return []  # no layout serves it
 
 
-def _point(throughput: float, concurrency: float, gpus: int | None) -> dict[str, float | None]:
+def _point(throughput: float, concurrency: float, itl: FloatArray, setup: ServingSetup) -> dict[str, float | None]:
     """Figures of one operating point; a layout that memory caps serves each user faster than the rate asked for."""
-    itl = concurrency / (throughput * gpus) if gpus and throughput > 0 else None
+    seconds = (
+        float(step_seconds_at(itl, np.array(setup.concurrency), np.array([[concurrency]]))[0, 0]) if throughput > 0 else None
+    )
     return {
         "tokens_per_second_per_gpu": throughput,
-        "tokens_per_second_per_user": 1 / itl if itl else 0.0,
+        "tokens_per_second_per_user": 1 / seconds if seconds else 0.0,
         "concurrency": concurrency,
-        "itl_seconds": itl,
+        "itl_seconds": seconds,
     }
 
 

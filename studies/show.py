@@ -25,12 +25,12 @@ def settings_text(result: Result) -> str:
     if settings["active_params"]:
         budget += f", {count(settings['active_params'])} active"
     formats = settings["formats"]
+    served = f"{settings['workload_text']}; {COUNTED[settings.get('serving', 'decode')]}"
+    stored = f"linear layers {formats['ffn']}, experts {formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}"
+    swept = f"{settings['layouts']} layouts x {settings['concurrencies']} concurrencies"
     return (
-        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {settings['workload_text']}; "
-        f"{COUNTED[settings.get('serving', 'decode')]}; linear layers {formats['ffn']}, experts {formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}; profile {settings['profile']} on "
-        f"{settings['hardware']}; "
-        f"{settings['layouts']} layouts x {settings['concurrencies']} concurrencies; seed {data['seed']}, "
-        f"D = {settings['train_tokens']:.3g} training tokens"
+        f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {served}; {stored}; profile {settings['profile']} on "
+        f"{settings['hardware']}; {swept}; seed {data['seed']}, D = {settings['train_tokens']:.3g} training tokens"
     )
 
 

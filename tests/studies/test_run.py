@@ -114,6 +114,25 @@ def test_every_design_keeps_the_rules(finished: tuple[Path, Result]) -> None:
     assert marks == sorted(marks, reverse=True)
 
 
+def test_points_at_the_rates_obey_littles_law(finished: tuple[Path, Result]) -> None:
+    """Sequences in flight = tokens/s/GPU x GPUs x seconds a token; every user gets at least the rate asked for."""
+    for row in [*finished[1].architectures, *finished[1].data["runners_up"], finished[1].reference]:
+        for point in row["at_rates"]:
+            assert point["concurrency"] == pytest.approx(
+                point["tokens_per_second_per_gpu"] * point["gpus"] * point["itl_seconds"]
+            )
+            assert point["tokens_per_second_per_user"] >= point["rate"] * (1 - 1e-9)
+
+
+def test_a_disaggregated_study_counts_the_prefill_gpus(finished: tuple[Path, Result]) -> None:
+    """The same points cost more GPUs: less per GPU than Little's law gives for the decode pool alone."""
+    result = small_study(serving={"mode": "disaggregated"}).run()
+    for row in result.architectures:
+        for point in row["at_rates"]:
+            decode_only = point["concurrency"] / (point["gpus"] * point["itl_seconds"])
+            assert 0 < point["tokens_per_second_per_gpu"] < decode_only
+
+
 def test_pareto_is_an_envelope_of_the_designs_frontiers(finished: tuple[Path, Result]) -> None:
     result = finished[1]
     rates = [p["tokens_per_second_per_user"] for p in result.data["pareto"]]
