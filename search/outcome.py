@@ -108,6 +108,7 @@ class Run:
     study: Any = None
     parts: list[Candidates] = field(default_factory=list)
     prices: list[Priced] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     count: int = 0
     open_front: Front = field(init=False)
     equal_front: Front = field(init=False)
@@ -133,6 +134,7 @@ class Run:
                 self.recorder(trials)
         positions = np.arange(self.count, self.count + len(candidates))
         self.generation += 1
+        self.starts.append(self.count)
         self.count += len(candidates)
         self.parts.append(candidates)
         self.prices.append(priced)
@@ -174,10 +176,8 @@ class Run:
 
     def at(self, positions: IntArray) -> Candidates:
         """Candidates at positions in trial order."""
-        ends = np.cumsum([len(p) for p in self.parts])
-        starts = ends - [len(p) for p in self.parts]
-        part = np.searchsorted(ends, positions, side="right").tolist()
-        rows = [self.parts[p].take([i - int(starts[p])]) for p, i in zip(part, positions.tolist(), strict=True)]
+        part = np.searchsorted(self.starts, positions, side="right") - 1
+        rows = [self.parts[p].take([i - self.starts[p]]) for p, i in zip(part.tolist(), positions.tolist(), strict=True)]
         return Candidates.concatenate(rows)
 
     def outcome(self) -> SearchOutcome:

@@ -89,14 +89,18 @@ def test_no_design_beats_its_bounds(profile: str, kind: str) -> None:
         assert (fine.bounds[fine.of_member] >= true).all()
 
 
-@given(rate=st.floats(5, 400), context=st.sampled_from([(512, 128), (8192, 1024), (131072, 2048)]), usable=st.floats(0.1, 0.95))
-@settings(max_examples=15, deadline=None)
-def test_bounds_hold_for_any_workload(rate: float, context: tuple[int, int], usable: float) -> None:
+@given(
+    rate=st.floats(5, 400),
+    context=st.sampled_from([(512, 128), (8192, 1024), (131072, 2048)]),
+    usable=st.floats(0.1, 0.95),
+    mode=st.sampled_from(["decode", "disaggregated", "aggregated"]),
+)
+@settings(max_examples=20, deadline=None)
+def test_bounds_hold_for_any_workload(rate: float, context: tuple[int, int], usable: float, mode: str) -> None:
     base = make_dense(objectives=(ThroughputAt(rate=rate),))
     workload = base.setup.workload.__class__(input_tokens=context[0], output_tokens=context[1])
-    problem = SearchProblem(
-        base.spaces, base.budget, base.rules, base.setup.with_(workload=workload, usable_fraction=usable), base.reference, base.objectives
-    )
+    setup = base.setup.with_(workload=workload, usable_fraction=usable, mode=mode)
+    problem = SearchProblem(base.spaces, base.budget, base.rules, setup, base.reference, base.objectives)
     unit = every_unit(problem)[3]
     true = evaluate(problem, problem.table.candidates(unit.ids)).objectives
     groups = unit.groups()
