@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+_PIPE_WIDTH = 200  # characters, where no terminal says
+_PROSE_WIDTH = 20  # cells above wrap at words
+_LEAD_WIDTH = 36  # two leading columns up to here are repeated in every block
 
 
 def plain(value: Any) -> Any:
@@ -70,6 +75,9 @@ def count(value: float) -> str:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, file: Any = None) -> None:
     """Write a table with rich; numbers are set right, text left.
 
+    A table wider than the terminal (or ``COLUMNS``) is cut into blocks below each other that repeat the leading columns; numbers
+    are never broken over lines.
+
     Args:
         columns: headings.
         rows: cells; strings are shown as they are (no markup), numbers through :func:`number`.
@@ -81,14 +89,61 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
     from rich.text import Text
 
     body = [list(row) for row in rows]
-    table = Table(header_style="bold")
-    for i, name in enumerate(columns):
-        numeric = bool(body) and all(not isinstance(row[i], str) for row in body)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in body:
-        table.add_row(*(Text(cell if isinstance(cell, str) else number(cell)) for cell in row))
+    numeric = [bool(body) and all(not isinstance(row[i], str) for row in body) for i in range(len(columns))]
+    cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in body]
     stream = file or sys.stdout
-    width = None if stream.isatty() else 200
+    console = Console(file=stream, width=None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH, soft_wrap=False)
     if title:
         stream.write(title + "\n")
-    Console(file=stream, width=width, soft_wrap=False).print(table)
+    for block in column_blocks(columns, cells, console.width):
+        table = Table(header_style="bold")
+        for i, wide in zip(block, _widths(columns, cells, block, console.width), strict=True):
+            table.add_column(columns[i], justify="right" if numeric[i] else "left", overflow="fold", width=wide)
+        for row in cells:
+            table.add_row(*(Text(row[i]) for i in block))
+        console.print(table)
+
+
+def column_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Columns of each block of a table that is at most ``width`` characters wide; every block starts with the leading columns.
+
+    Args:
+        columns: headings.
+        cells: text of each row's cells.
+        width: characters in a line.
+    """
+    least = [_least_width(name, [row[i] for row in cells]) + 3 for i, name in enumerate(columns)]  # padding and a rule
+    if sum(least) + 1 <= width or len(columns) < 3:
+        return [list(range(len(columns)))]
+    lead = [0, 1] if least[0] + least[1] <= min(width // 3, _LEAD_WIDTH) else [0]
+    start = sum(least[i] for i in lead) + 1
+    blocks, used = [list(lead)], start
+    for i in range(len(lead), len(columns)):
+        if used + least[i] > width and blocks[-1] != lead:
+            blocks.append(list(lead))
+            used = start
+        blocks[-1].append(i)
+        used += least[i]
+    return blocks
+
+
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], block: Sequence[int], width: int) -> list[int]:
+    """Characters each column of a block gets: its least, then what is left of the line, the narrowest shortage first."""
+    texts = [[columns[i], *(row[i] for row in cells)] for i in block]
+    full = [max(map(len, text)) for text in texts]
+    found = [min(_least_width(text[0], text[1:]), whole) for text, whole in zip(texts, full, strict=True)]
+    left = width - 1 - sum(wide + 3 for wide in found)
+    for at in sorted(range(len(block)), key=lambda at: full[at] - found[at]):
+        more = min(max(left, 0), full[at] - found[at])
+        found[at] += more
+        left -= more
+    return found
+
+
+def _least_width(name: str, cells: Sequence[str]) -> int:
+    """Characters a column needs: the longest word of its heading, and its cells whole up to the width at which prose wraps."""
+    longest = max((len(cell) for cell in cells), default=0)
+    word = max((len(part) for cell in cells for part in cell.split()), default=0)
+    return max(
+        longest if longest <= _PROSE_WIDTH else max(_PROSE_WIDTH, min(word, 2 * _PROSE_WIDTH)), *map(len, name.split() or [""])
+    )
