@@ -6,7 +6,7 @@ import datetime
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,7 @@ def validate(
     families: Sequence[str] | None = None,
     *,
     on: str | None = None,
+    version: str | None = None,
 ) -> list[dict[str, Any]]:
     """Error table of the shipped profiles against the measured tables, held-out rows only.
 
@@ -176,9 +177,10 @@ def validate(
         families: only these family modules.
         on: measure on another GPU's tables, with that GPU's datasheet in place of the profile's own (transfer: nothing
             of those tables was fitted).
+        version: measure on the tables of this version of the stack (or of NCCL) instead of the newest.
 
     Raises:
-        InvalidValueError: no shipped profile matches, or the measured tables are not installed.
+        InvalidValueError: no table of ``version``; no shipped profile matches; or the measured tables are not installed.
     """
     rows: list[ValidationRow] = []
     known_families(families)
@@ -196,7 +198,9 @@ def validate(
         )
     for name in names:
         profile = load_profile(name, hardware=on)
-        tables = open_tables(profile.hardware.name, profile.stack)
+        tables = replace(open_tables(profile.hardware.name, profile.stack), version=version)
         for _, module in plugins(tuple(families) if families is not None else None):
             rows += validate_of(module)(tables, profile)
+    if version is not None and not rows:
+        raise InvalidValueError(f"no measured table of version '{version[:40]}' for {', '.join(names)}; leave --version out")
     return [row.as_dict() for row in rows]

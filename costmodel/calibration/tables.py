@@ -38,19 +38,22 @@ class MeasuredTables:
         stack: serving stack.
         root: folder of the system, or None where only a user's table exists.
         table: a user's own table of GEMMs, or None.
+        version: only tables of this version, or None for the newest of each.
     """
 
     hardware: Hardware
     stack: str
     root: Path | None = None
     table: Path | None = None
+    version: str | None = None
 
     def versions(self, family: str, file: str, *, stack: str | None = None) -> list[str]:
         """Versions that hold ``family/<stack>/<version>/<file>_perf.parquet``, oldest first."""
         if self.root is None:
             return []
         paths = (self.root / family / (stack or self.stack)).glob(f"*/{file}_perf.parquet")
-        return sorted((path.parent.name for path in paths), key=_version_key)
+        found = sorted((path.parent.name for path in paths), key=_version_key)
+        return found if self.version is None else [name for name in found if name == self.version]
 
     def read(self, family: str, file: str, *, stack: str | None = None, version: str | None = None) -> pd.DataFrame | None:
         """Rows of one table, newest version unless named; None where there is none.

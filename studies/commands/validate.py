@@ -19,6 +19,9 @@ def validate(
     stack: Annotated[str | None, typer.Option(help="Only this serving stack: trtllm, sglang, vllm (kernels).")] = None,
     family: Annotated[list[str] | None, typer.Option(help="Only this kernel family (repeatable).")] = None,
     on: Annotated[str | None, typer.Option(help="Measure on another GPU's tables: what a transfer costs (kernels).")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="Measure on this version of the stack's tables, not the newest (kernels).")
+    ] = None,
     rows: Annotated[
         Path | None, typer.Option(help="CSV of measured serving rows, or 'aiconfigurator' for the installed package's own.")
     ] = None,
@@ -28,13 +31,15 @@ def validate(
 ) -> None:
     """Report the cost model's error: median, 90th percentile, bias and rank correlation, on rows no fit saw."""
     if serving:
-        if hardware or stack or family or on:
-            raise InvalidValueError("--serving takes --rows and --figures; --hardware, --stack, --family, --on are for kernels")
+        if hardware or stack or family or on or version:
+            raise InvalidValueError(
+                "--serving takes --rows and --figures; --hardware, --stack, --family, --on, --version are for kernels"
+            )
         print_serving(rows, figures, json=json, each=each)
         return
     if rows or figures or each:
         raise InvalidValueError("--rows, --figures and --each belong to --serving; add it, or leave them out")
-    found = validate_kernels(hardware, stack, family or None, on=on)
+    found = validate_kernels(hardware, stack, family or None, on=on, version=version)
     if json:
         print_json({"rows": found})
         return

@@ -182,3 +182,15 @@ def test_calibrate_from_the_installed_tables_agrees_with_the_shipped_profile(tmp
     assert result.exit_code == 0, result.output
     ours, shipped = (load_profile(name).family("elementwise").held_out["median"] for name in (out, "gb300-trtllm"))
     assert ours == pytest.approx(shipped, rel=1e-3)
+
+
+@pytest.mark.silicon
+@needs_tables
+def test_validate_on_another_version_of_the_stack() -> None:
+    arguments = ("validate", "--hardware", "gb300", "--stack", "trtllm", "--family", "collectives", "--json")
+    newest, older = (json.loads(invoke(*arguments, *more).stdout)["rows"] for more in ((), ("--version", "1.3.0rc10")))
+    rows = {row["format"]: row["n"] for row in older if row["family"] == "all_reduce"}
+    # The older table stops at 4 GPUs: fewer held-out rows than the newest, and no NCCL table carries its version.
+    assert 0 < rows["default"] < next(row["n"] for row in newest if row["family"] == "all_reduce")
+    assert not [row for row in older if row["family"] == "collective"]
+    assert "no measured table of version '9.9'" in str(invoke(*arguments, "--version", "9.9").exception)
