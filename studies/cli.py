@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("check", "Hold a config.json to the seven guidelines, each with its cost.", "Design"),
     "estimate": ("estimate", "Price one model on one layout, with a breakdown.", "Price"),
     "compare": ("compare", "Frontiers of several models side by side.", "Price"),
-    "kernel": ("kernel", "Price one kernel (gemm, attention, moe, collectives).", "Price"),
+    "kernel": ("kernel", "Price one kernel (gemm, attention, moe, collective).", "Price"),
     "export": ("export", "Write a result as csv, parquet, json, hf, vllm, sglang or trtllm.", "Results"),
     "plot": ("plot", "Draw a result.", "Results"),
     "report": ("report", "Write a result as one page.", "Results"),

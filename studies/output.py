@@ -128,15 +128,19 @@ def column_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]], width:
 
 
 def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], block: Sequence[int], width: int) -> list[int]:
-    """Characters each column of a block gets: its least, then what is left of the line, the narrowest shortage first."""
-    texts = [[columns[i], *(row[i] for row in cells)] for i in block]
-    full = [max(map(len, text)) for text in texts]
-    found = [min(_least_width(text[0], text[1:]), whole) for text, whole in zip(texts, full, strict=True)]
+    """Characters each column of a block gets: its least, then what is left of the line to cells, then to headings."""
+    bodies = [[row[i] for row in cells] for i in block]
+    whole = [max(map(len, body), default=0) for body in bodies]
+    found = [
+        min(_least_width(columns[i], body), max(len(columns[i]), most))
+        for i, body, most in zip(block, bodies, whole, strict=True)
+    ]
     left = width - 1 - sum(wide + 3 for wide in found)
-    for at in sorted(range(len(block)), key=lambda at: full[at] - found[at]):
-        more = min(max(left, 0), full[at] - found[at])
-        found[at] += more
-        left -= more
+    for wanted in (whole, [len(columns[i]) for i in block]):
+        for at in sorted(range(len(block)), key=lambda at: wanted[at] - found[at]):
+            more = max(0, min(left, wanted[at] - found[at]))
+            found[at] += more
+            left -= more
     return found
 
 

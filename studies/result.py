@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +11,12 @@ from ..costmodel.architecture import INTEGER_FIELDS
 from ..costmodel.errors import did_you_mean
 from .files import OutputError, to_csv, write_folder, write_whole
 from .output import to_json
+from .result_file import FORMAT_VERSION, ResultError, read_result
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT_VERSION = 1
-_MAX_BYTES = 500_000_000
+__all__ = ["FORMAT_VERSION", "Result", "ResultError"]
 _LAYOUT = ("tpa", "kvp", "dpa", "tpf", "ep", "pp", "gpus")
 _FIGURES = (
     "total_params",
@@ -71,10 +69,6 @@ JSON_KEYS = (
     "reference",
     "certificate",
 )
-
-
-class ResultError(InvalidValueError):
-    """A result cannot be read; the message says where and why."""
 
 
 class Result:
@@ -285,73 +279,10 @@ class Result:
         Raises:
             ResultError: missing, damaged, of a newer version, or not a result.
         """
-        file = Path(path)
-        file = file / "result.json" if file.is_dir() else file
-        try:
-            if file.stat().st_size > _MAX_BYTES:
-                raise ResultError(f"{file}: {file.stat().st_size} bytes is more than a result may have ({_MAX_BYTES})")
-            data = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_refuse)
-        except OSError as error:
-            raise ResultError(f"{file}: cannot be read ({error.strerror}); give a folder written by 'shapefront run'") from None
-        except (ValueError, RecursionError):
-            raise ResultError(f"{file}: is not a whole result.json; run the study again with --resume") from None
-        _check(data, file)
-        return cls(data)
+        return cls(read_result(Path(path)))
 
 
 def _gain(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Frontier area that the first equal-quality design gains over the reference."""
     ratios = [row["frontier_area_over_reference"] for row in rows if row["equal_quality"]]
     return ratios[0] - 1 if ratios and ratios[0] is not None else None
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(name)
-
-
-def _check(data: Any, file: Path) -> None:
-    """Refuse what is not a result, before anything else reads it."""
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int) or isinstance(data.get("format"), bool):
-        raise ResultError(f"{file}: is not a shapefront result")
-    if data["format"] > FORMAT_VERSION:
-        raise ResultError(
-            f"{file}: was written by a newer shapefront (format {data['format']}, this one reads {FORMAT_VERSION}); upgrade"
-        )
-    lists: dict[str, Any] = {"architectures": dict, "pareto": dict, "objectives": str, "rates": (int, float)}
-    for key, kind in lists.items():
-        if not isinstance(data.get(key), list) or not all(isinstance(item, kind) for item in data[key]):
-            raise ResultError(f"{file}: '{key}' must be a list; the file is damaged, run the study again with --resume")
-    for key in ("reference", "spec", "kinds"):
-        if not isinstance(data.get(key), dict):
-            raise ResultError(f"{file}: '{key}' must be a table; the file is damaged, run the study again with --resume")
-    if not isinstance(data.get("study"), str):
-        raise ResultError(f"{file}: 'study' must be a name; the file is damaged, run the study again with --resume")
-    if not isinstance(data.get("runners_up", []), list) or not all(isinstance(row, dict) for row in data.get("runners_up", [])):
-        raise ResultError(f"{file}: 'runners_up' must be a list; the file is damaged, run the study again with --resume")
-    for index, row in enumerate([*data["architectures"], *data.get("runners_up", []), data["reference"]]):
-        _check_row(row, f"{file}: architecture {index}")
-
-
-def _check_row(row: Mapping[str, Any], where: str) -> None:
-    numbers = ("frontier_area", "total_params", "active_params", "delta_loss_shape")
-    for key in ("architecture_id", *INTEGER_FIELDS, *numbers, "at_rates", "frontier", "objectives"):
-        if key not in row:
-            raise ResultError(f"{where}: '{key}' is missing; the file is damaged, run the study again with --resume")
-    for key in (*INTEGER_FIELDS, *numbers):
-        value = row[key]
-        ok = isinstance(value, int) if key in INTEGER_FIELDS else isinstance(value, int | float)
-        if not ok or isinstance(value, bool) or not math.isfinite(value):
-            raise ResultError(f"{where}: '{key}' must be a number; the file is damaged, run the study again with --resume")
-    for key in ("at_rates", "frontier"):
-        if not isinstance(row[key], list) or not all(isinstance(item, dict) for item in row[key]):
-            raise ResultError(
-                f"{where}: '{key}' must be a list of points; the file is damaged, run the study again with --resume"
-            )
-        for point in row[key]:
-            for name in ("tokens_per_second_per_user", "tokens_per_second_per_gpu", *(("rate",) if key == "at_rates" else ())):
-                if isinstance(point.get(name), bool) or not isinstance(point.get(name), int | float):
-                    raise ResultError(
-                        f"{where}: a point of '{key}' lacks '{name}'; the file is damaged, run the study again with --resume"
-                    )
-    if not isinstance(row["objectives"], dict) or not isinstance(row["architecture_id"], str):
-        raise ResultError(f"{where}: 'objectives' must be a table and 'architecture_id' a name; the file is damaged")

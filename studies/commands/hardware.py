@@ -21,7 +21,17 @@ def hardware(
             print_json([{"name": c.name, "title": c.title, **{k: q.value for k, q in c.quantities.items()}} for c in chips])
             return
         print_table(
-            ["name", "BF16 PFLOP/s", "FP8 PFLOP/s", "NVFP4 PFLOP/s", "HBM TB/s", "HBM GB", "SMs", "NVLink GPUs", "NVLink GB/s"],
+            [
+                "name",
+                "BF16 PFLOP/s",
+                "FP8 PFLOP/s",
+                "NVFP4 PFLOP/s",
+                "HBM TB/s",
+                "HBM GB",
+                "SMs",
+                "NVLink GPUs",
+                "NVLink GB/s a way",
+            ],
             [_row(load_hardware(chip)) for chip in hardware_names()],
             title="Dense peaks per GPU; 'shapefront hardware NAME' shows where each number comes from",
         )
@@ -37,4 +47,11 @@ def hardware(
 def _row(c: Hardware) -> list[object]:
     peaks = (c.bf16_flop_per_second, c.fp8_flop_per_second, c.nvfp4_flop_per_second)
     memory = (c.memory_bytes_per_second / 1e12, c.memory_bytes / 1e9)
-    return [c.name, *(peak / 1e15 for peak in peaks), *memory, c.sm_count, c.scale_up_gpus, c.scale_up_bytes_per_second / 1e9]
+    return [
+        c.name,
+        *(peak / 1e15 or None for peak in peaks),
+        *memory,
+        c.sm_count,
+        c.scale_up_gpus,
+        c.scale_up_bytes_per_second / 1e9,
+    ]

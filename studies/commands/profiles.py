@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -56,7 +57,14 @@ def profiles(
     rows = []
     for family, fits in profile.families.items():
         for number_format, fit in fits.items():
-            rows.append([family, number_format, fit.status, fit.fit.get("median"), fit.held_out.get("median"), fit.source])
+            rows.append([family, number_format, fit.status, *(_percent(at) for at in (fit.fit, fit.held_out)), fit.source])
     print_table(
-        ["family", "format", "status", "fit median", "held-out median", "source"], rows, title=f"{profile.name}: {profile.title}"
+        ["family", "format", "status", "fit median error %", "held-out median error %", "source"],
+        rows,
+        title=f"{profile.name}: {profile.title}",
     )
+
+
+def _percent(errors: Mapping[str, Any]) -> float | None:
+    median = errors.get("median")
+    return None if median is None else 100 * float(median)

@@ -180,6 +180,33 @@ def test_a_damaged_result_is_refused(tmp_path: Path, data: bytes) -> None:
         Result.load(path)
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("kinds", "gqa"), "x"),
+        (("kinds", "gqa", "attentio= n"), "gqa"),
+        (("kinds", "gqa", "norms_per_layer"), "2"),
+        (("kinds", "reference"), None),
+        (("architectures", 0, "family"), ["gqa"]),
+        (("architectures", 0, "hidden_size"), 1.5),
+        (("architectures", 0, "frontier"), [1]),
+        (("architectures", 0, "at_rates", 0, "rate"), "20"),
+        (("reference", "objectives"), []),
+        (("runners_up"), 3),
+    ],
+)
+def test_a_result_with_a_damaged_part_is_refused(finished: tuple[Path, Result], tmp_path: Path, path: Any, value: Any) -> None:
+    data = json.loads((finished[0] / "result.json").read_text())
+    *before, last = path if isinstance(path, tuple) else (path,)
+    place = data
+    for key in before:
+        place = place[key]
+    place[last] = value
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    with pytest.raises(ResultError, match=r"result\.json"):
+        Result.load(tmp_path)
+
+
 class _Stop(Exception):
     pass
 
