@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from shapefront.costmodel import ShapefrontError
-from shapefront.costmodel.calibration import tables
 from shapefront.costmodel.profile import load_profile
 from shapefront.studies.cli import app
 
@@ -130,7 +129,7 @@ def test_without_the_tables_both_commands_name_the_extra(tmp_path: Path, monkeyp
     def missing(name: str, package: str | None = None) -> Any:
         return None if name == "aiconfigurator_core" else find(name, package)
 
-    monkeypatch.setattr(tables.importlib.util, "find_spec", missing)
+    monkeypatch.setattr(importlib.util, "find_spec", missing)
     for command in (["calibrate", "--out", str(tmp_path / "x.toml")], ["validate"]):
         result = invoke(*command, "--hardware", "gb300", "--stack", "trtllm")
         assert isinstance(result.exception, ShapefrontError)
