@@ -197,7 +197,7 @@ def _objectives(spec: StudySpec, law: Law) -> tuple[Objective, ...]:
                 found.append(FrontierArea(area_rates=area_rates(spec), axis=spec.area.axis))
             else:
                 found.append(QualityGain(law=law))
-    found += [ExternalObjective(name=user.name) for user in spec.user if user.role == "objective"]
+    found += [ExternalObjective(name=user.name, at=spec.rates) for user in spec.user if user.role == "objective"]
     return tuple(found)
 
 

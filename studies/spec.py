@@ -294,7 +294,7 @@ class StudySpec(_Section):
     concurrency: ConcurrencySpec = ConcurrencySpec()
     rates: tuple[Rate, ...] = Field((20.0, 50.0, 100.0), min_length=1, max_length=32, description="reported, tokens/s/user")
     area: AreaSpec = AreaSpec()
-    objectives: tuple[Text, ...] = Field(("throughput@20", "throughput@100"), min_length=1, max_length=3)
+    objectives: tuple[Text, ...] = Field(("throughput@20", "throughput@100"), max_length=3)
     rules: RulesSpec = RulesSpec()
     dimensions: dict[str, Values] = Field(default_factory=dict, max_length=32, description="searched or fixed dimensions")
     families: tuple[FamilySpec, ...] = Field((), max_length=MAX_FAMILIES)
@@ -335,6 +335,8 @@ class StudySpec(_Section):
         names = [family.name for family in self.families]
         if len(set(names)) != len(names):
             raise ValueError(f"family names must differ, got {names}")
+        if not self.objectives and not any(user.role == "objective" for user in self.user):
+            raise ValueError("a study needs an objective: name one in objectives, or add a [[user]] objective")
         if not self.dimensions and not any(family.dimensions for family in self.families):
             raise ValueError("a study needs searched dimensions: add [dimensions] with hidden_size, num_hidden_layers, …")
         return self

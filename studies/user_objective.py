@@ -32,7 +32,18 @@ START_SECONDS = 60.0  # time a function's module may take to import
 
 @dataclass(frozen=True)
 class ExternalObjective(Objective):
-    """Place of a user objective in the search problem; its values are filled in by the study's evaluator."""
+    """Place of a user objective in the search problem; its values are filled in by the study's evaluator.
+
+    Attributes:
+        at: user rates at which the function is told the operating points, tokens/s/user.
+    """
+
+    at: tuple[float, ...] = ()
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Rates the problem prices for the function."""
+        return self.at
 
     def values(self, context: Context) -> tuple[NDArray[np.float64], list[str]]:
         """NaN for every design."""

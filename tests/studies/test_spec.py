@@ -57,6 +57,7 @@ def test_a_parameter_count_is_read(text: object, value: float) -> None:
         ({"dimensions": {}}, "needs searched dimensions"),
         ({"formats": {"ffn": "fp3"}}, "unknown number format 'fp3'"),
         ({"objectives": ["latency"]}, "unknown objective"),
+        ({"objectives": []}, "needs an objective"),
         ({"objectives": ["throughput@0"]}, "rate"),
         ({"objectives": ["throughput@20", "throughput@20"]}, "differ"),
         ({"workload": {"input_tokens": 0}}, r"workload\.input_tokens"),

@@ -109,6 +109,13 @@ def test_an_objective_of_the_users_is_one_of_the_fronts(tmp_path: Path) -> None:
     assert len({row["num_hidden_layers"] for row in result.architectures}) > 1  # depth costs throughput: a real front
 
 
+def test_an_objective_of_the_users_may_stand_alone() -> None:
+    result = small_study(**_user("depth") | {"objectives": []}).run(allow_code=True)
+    assert result.data["objectives"] == ["mine"]
+    # one objective: every design of the front has the largest depth that was seen
+    assert len({row["num_hidden_layers"] for row in result.architectures if "open" in row["fronts"]}) == 1
+
+
 def test_a_constraint_of_the_users_holds() -> None:
     result = small_study(**_user("shallow_only", role="constraint")).run(allow_code=True)
     assert result.architectures and all(row["num_hidden_layers"] <= 36 for row in result.architectures)
