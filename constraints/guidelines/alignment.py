@@ -12,6 +12,7 @@ from .neighbours import around, changes, same_expert_weights
 
 IDS = {128: "SF003", 256: "SF004", 512: "SF005"}
 FLOOR = MULTIPLES[0]
+HEAD_STEP = 16  # head sizes of released models are multiples of it (64, 80, 96, 112, 128, 256); 16 values are one NVFP4 block
 
 
 def drafts(design: Architecture, considered: Considered) -> list[Draft]:
@@ -91,25 +92,34 @@ def _attention_width(design: Architecture) -> Draft | None:
     multiple = _level(design.num_attention_heads * size)
     if multiple is None:
         return None
-    step = design.num_key_value_heads if design.attention == "gqa" else 1
-    neighbours = around(design, "num_attention_heads", step, lambda heads: heads * size % multiple == 0)
+    if design.attention == "gqa" and size % HEAD_STEP:  # an odd head size: no number of heads near by makes whole tiles
+        along, step = "head_dim", HEAD_STEP
+    else:
+        along, step = "num_attention_heads", design.num_key_value_heads if design.attention == "gqa" else 1
+    other = design.num_attention_heads if along == "head_dim" else size
+    neighbours = around(design, along, step, lambda value: value * other % multiple == 0)
     if neighbours is None:
         return None
     low, high, fixed = neighbours
     width = design.num_attention_heads * size
     return Draft(
         id=IDS[multiple],
-        dimension="num_attention_heads",
+        dimension=along,
         value=width,
         threshold=multiple,
         message=f"heads*head size = {design.num_attention_heads}*{size} = {width} is not a multiple of {multiple}",
-        fix={"num_attention_heads": fixed.num_attention_heads},
+        fix={along: getattr(fixed, along)},
         fixed=fixed,
         low=low,
         high=high,
-        along="num_attention_heads",
-        note=_size_note(design, fixed),
+        along=along,
+        note="; ".join(part for part in (_head_note(along), _size_note(design, fixed)) if part),
     )
+
+
+def _head_note(along: str) -> str:
+    text = f"no released model has a head size that is not a multiple of {HEAD_STEP}: serving kernels may refuse it"
+    return text if along == "head_dim" else ""
 
 
 def _latent(design: Architecture) -> list[Draft]:

@@ -30,16 +30,22 @@ from ..hf_config import read_config
 from .estimate_views import common, numbers, print_experts, print_frontier, print_point, print_regimes, print_stages
 
 SMALL_MODEL = 71e9  # parameters up to which 1 to 8 GPUs are tried (study defaults), else 4 to 72
+LAYOUT_HELP = (
+    "Like tpa=1,dpa=8,ep=8; the frontier over all layouts if left out. Attention: tensor (tpa), KV (kvp) and data (dpa) "
+    "parallelism; FFN: tensor (tpf) and expert (ep); pipeline (pp)."
+)
 GPU_COUNTS = {True: (1, 2, 4, 8), False: (4, 8, 16, 32, 64, 72)}
 
 
 def estimate(
     config: Annotated[str, typer.Argument(help="config.json, a file of ours, or a built-in model's name.")],
-    layout: Annotated[str | None, typer.Option(help="Like tpa=1,dpa=8,ep=8; default: the best one at 20 tokens/s/user.")] = None,
+    layout: Annotated[str | None, typer.Option(help=LAYOUT_HELP)] = None,
     concurrency: Annotated[
-        float | None, typer.Option(help="Sequences in flight of one replica; default: 64, or what fits.")
+        float | None, typer.Option(help="With --layout: sequences in flight of one replica; default: 64, or what fits.")
     ] = None,
-    context: Annotated[float | None, typer.Option(help="KV tokens a decode step reads; default: input + output/2.")] = None,
+    context: Annotated[
+        float | None, typer.Option(help="With --layout: KV tokens a decode step reads; default: input + output/2.")
+    ] = None,
     input: Annotated[int, typer.Option("--input", help="Prompt tokens.")] = 8192,
     output: Annotated[int, typer.Option("--output", help="Answer tokens.")] = 1024,
     profile: Annotated[str, typer.Option(help="Kernel profile: a name or a .toml file.")] = DEFAULT_PROFILE,
@@ -95,6 +101,11 @@ def estimate(
     if wide_ep:
         print_experts(design, setup, json)
         return
+    if layout is None and (concurrency is not None or context is not None):
+        raise InvalidValueError(
+            "--concurrency and --context price one point: name its --layout; without one the frontier is priced, at the context "
+            "of --input and --output"
+        )
     if layout is not None:
         print_point(_point(design, setup, concurrency, context), json)
         return

@@ -112,6 +112,18 @@ def test_a_clean_design_is_clean() -> None:
     assert found.findings == ()
 
 
+def test_an_odd_head_size_is_mended_itself() -> None:
+    # 40*125 = 5000 = 39.06 * 128; 40*s is a multiple of 128 where 16 divides s: 112 or 128, and 128 is nearer. More heads of 125
+    # would have to be a multiple of 128 (125 is odd): 128 heads, a model 40 % larger
+    odd = ALIGNED.with_(num_attention_heads=40, num_key_value_heads=8, head_dim=125)
+    [draft] = [d for d in _drafts(odd) if d.id == "SF003"]
+    assert (draft.dimension, draft.value, draft.fix) == ("head_dim", 5000, {"head_dim": 128})
+    assert "serving kernels may refuse it" in draft.note
+    even = ALIGNED.with_(num_attention_heads=40, num_key_value_heads=8, head_dim=80)  # 3200 = 25 * 128, not of 256
+    [draft] = [d for d in _drafts(even) if d.id == "SF004" and "heads" in d.message]
+    assert draft.dimension == "num_attention_heads"
+
+
 @pytest.mark.parametrize(
     ("size", "multiple", "rule"), [(4160, 128, "SF003"), (4224, 256, "SF004"), (4352, 512, "SF005"), (4608, 0, "")]
 )

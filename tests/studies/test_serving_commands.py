@@ -37,6 +37,11 @@ def test_a_point_has_the_stable_names_and_adds_up() -> None:
     assert found["tokens_per_second_per_gpu"] == pytest.approx(64 / found["itl_seconds"] / 8, rel=1e-9)
 
 
+@pytest.mark.parametrize("option", [("--concurrency", "64"), ("--context", "100000")])
+def test_options_of_a_point_are_not_dropped_without_a_layout(option: tuple[str, str]) -> None:
+    assert "name its --layout" in refused("estimate", "Llama-3.1-8B", *option)
+
+
 def test_without_a_layout_the_frontier_is_printed() -> None:
     found = shown("estimate", "Llama-3.1-8B", "--profile", "ideal")
     users = [point["tokens_per_second_per_user"] for point in found["frontier"]]
