@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..constraints.equal_quality import HIGH_SHARE, LOW_SHARE
 from .output import count, number, print_table
 from .result import Result
 
@@ -99,12 +100,24 @@ def _show_gains(result: Result) -> None:
     """The waterfall of the best design of each front, and what the open one gives up."""
     best = {row["equal_quality"]: row for row in reversed(result.ranked_rows)}
     if True not in best:
-        print("No design of the front is at equal quality with the reference model.")
+        print(f"No design of the front is at equal quality with the reference model{size_gap(result)}.")
     for equal, row in sorted(best.items(), reverse=True):
         steps = ", ".join(f"{step['label']} {number_percent(step['gain'])}" for step in row["waterfall"]["steps"])
         print(f"{row['architecture_id']} ({'equal quality' if equal else 'open'}): {row['waterfall']['message']} [{steps}]")
         if row["gives_up"]:
             print(f"  gives up: {', '.join(row['gives_up'])}")
+
+
+def size_gap(result: Result) -> str:
+    """Why no design can be at equal quality, where the budget alone rules it out."""
+    wanted, own = result.data["settings"]["total_params"], result.reference["total_params"]
+    gap, slack = wanted / own - 1, result.data["settings"]["tolerance"]
+    low, high = LOW_SHARE, HIGH_SHARE
+    if low <= gap + slack and gap - slack <= high:
+        return ""
+    return (
+        f": the budget of {count(wanted)} is {gap:+.1%} off its {count(own)}, and equal quality needs {low:+.1%} to {high:+.1%}"
+    )
 
 
 def number_percent(value: float | None) -> str:
