@@ -28,7 +28,7 @@ def collect(url: str, name: str, *, out: Path | None = None) -> Result:
     Raises:
         StorageError: no such study, or it has no completed trial yet.
     """
-    from .files import prepare_folder
+    from .files import prepare_results
     from .run import contents
     from .study import Study
 
@@ -56,7 +56,7 @@ def collect(url: str, name: str, *, out: Path | None = None) -> Result:
     run.price(candidates, ["worker"] * len(candidates))
     result = Result(contents(spec, run.outcome(), study_profile(spec), None))
     if out is not None:
-        prepare_folder(out)
+        prepare_results(out)
         result.notes = result.write(out, study_toml=Study(spec).to_toml())
     return result
 

@@ -102,6 +102,28 @@ def prepare_folder(folder: Path) -> None:
         raise OutputError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from None
 
 
+def prepare_results(folder: Path) -> None:
+    """:func:`prepare_folder` for the results of a run, which must not replace what a user keeps under the same names.
+
+    Raises:
+        OutputError: the folder cannot be written, or holds a ``configs`` or ``study.toml`` that no run wrote.
+    """
+    configs, study = folder / "configs", folder / "study.toml"
+    try:
+        own = not configs.exists() or all(map(_of_a_run, configs.iterdir()))
+    except OSError:  # not a folder, or not ours to read
+        own = False
+    if not own or configs.is_symlink():
+        raise OutputError(f"{configs}: no run wrote it, and a run would replace it; choose another --out")
+    if study.exists() and not any((folder / name).exists() for name in (".lock", "run.log", "pareto.csv", "result.json")):
+        raise OutputError(f"{study}: no run wrote it, and a run would replace it; choose another --out")
+    prepare_folder(folder)
+
+
+def _of_a_run(path: Path) -> bool:
+    return path.name.startswith("rank-") and path.name[5:].isdecimal() and path.is_dir() and not path.is_symlink()
+
+
 def to_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     """CSV text; floats in their shortest exact form, booleans as true/false, missing values empty."""
     buffer = io.StringIO()

@@ -20,6 +20,8 @@ from optuna.storages.journal import BaseJournalBackend
 from ..costmodel import InvalidValueError
 
 _BLOCK = 1 << 20
+_MAX_LINE_BYTES = 1 << 26  # a line holds one trial, some kB
+_FIRST = b'{"op_code":'  # how every line begins
 
 
 class StorageError(InvalidValueError):
@@ -41,6 +43,8 @@ class LockedJournal(BaseJournalBackend):
         self._held: list[dict[str, Any]] | None = None
         self._logs: list[dict[str, Any]] = []
         try:
+            if path.exists() and not path.is_file():
+                raise StorageError(f"{path}: is not a plain file; choose another --storage or --out")
             self._file = open(path, "a+b", buffering=0)
         except OSError as error:
             raise StorageError(
@@ -52,14 +56,19 @@ class LockedJournal(BaseJournalBackend):
             self._file.close()
             raise StorageError(f"{path}: another process is writing this study; wait for it, or choose another --out") from None
         try:
-            self.repaired_bytes = self._cut_torn_tail()
-            self._load()
+            end = self._whole_lines_end()
+            self._load(end)
+            self.repaired_bytes = self._cut(end)  # last: a file that is not ours stays as it is
         except BaseException:
             self._file.close()
             raise
 
-    def _cut_torn_tail(self) -> int:
-        """Remove what follows the last complete line (a write that was cut short); return its size in bytes."""
+    def _whole_lines_end(self) -> int:
+        """Where the last complete line ends; what follows is a write that was cut short.
+
+        Raises:
+            StorageError: no line is complete and the file does not begin like ours, or a line is longer than any of ours.
+        """
         size = os.fstat(self._file.fileno()).st_size
         end = size
         while end > 0:
@@ -70,17 +79,27 @@ class LockedJournal(BaseJournalBackend):
                 end = start + newline + 1
                 break
             end = start
-        if end == 0 and size > 0 and os.pread(self._file.fileno(), 1, 0) != b"{":
+            if size - end > _MAX_LINE_BYTES:
+                break
+        head = os.pread(self._file.fileno(), len(_FIRST), 0) if end == 0 else _FIRST
+        if size - end > _MAX_LINE_BYTES or not _FIRST.startswith(head):
             raise StorageError(f"{self.path}: is not a shapefront journal; give a file of this program, or a new name")
+        return end
+
+    def _cut(self, end: int) -> int:
+        """Remove what follows ``end``; return its size in bytes."""
+        size = os.fstat(self._file.fileno()).st_size
         if end < size:
             os.ftruncate(self._file.fileno(), end)
             os.fsync(self._file.fileno())
         return size - end
 
-    def _load(self) -> None:
+    def _load(self, end: int) -> None:
         self._file.seek(0)
+        number = 0
         with open(self._file.fileno(), "rb", closefd=False) as stream:
-            for number, line in enumerate(stream, start=1):
+            while stream.tell() < end:
+                line, number = stream.readline(_MAX_LINE_BYTES), number + 1
                 try:
                     log = json.loads(line)
                     if not isinstance(log, dict) or not isinstance(log.get("op_code"), int) or isinstance(log["op_code"], bool):

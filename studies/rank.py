@@ -151,12 +151,17 @@ def _point(throughput: float, concurrency: float, itl: FloatArray, setup: Servin
 
 
 def front_positions(outcome: SearchOutcome) -> list[int]:
-    """Positions of both fronts' designs, one per design, ascending."""
-    seen: dict[Any, int] = {}
-    keys = outcome.evaluated.keys(outcome.problem.spaces)
+    """Positions of both fronts' designs, one per architecture, ascending.
+
+    With suggested layouts an architecture may lie on a front with several operating points; the one with the largest
+    first objective stands for it.
+    """
+    best: dict[int, int] = {}
     for position in sorted({*outcome.open_front.tolist(), *outcome.equal_quality_front.tolist()}):
-        seen.setdefault(keys[position], position)
-    return sorted(seen.values())
+        design = int(outcome.evaluated.ids[position])
+        if design not in best or outcome.priced.objectives[position, 0] > outcome.priced.objectives[best[design], 0]:
+            best[design] = position
+    return sorted(best.values())
 
 
 def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
@@ -173,9 +178,10 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
     names = [o.name for o in problem.objectives]
     reference["objectives"] = dict(zip(names, problem.reference_values.tolist(), strict=True))
     error = pairwise_error(load_profile(problem.setup.profile), problem.setup.formats)
-    equal, opened = set(outcome.equal_quality_front.tolist()), set(outcome.open_front.tolist())
+    equal, opened = (set(outcome.evaluated.ids[f].tolist()) for f in (outcome.equal_quality_front, outcome.open_front))
     designs: list[tuple[int, Architecture, dict[str, Any]]] = []
     for position in front_positions(outcome):
+        design = int(outcome.evaluated.ids[position])
         [(_, space, batch)] = outcome.evaluated.take(np.array([position])).batches(problem.spaces)
         architecture, formats = batch.architecture(0), problem.spaces[space].formats
         row = describer.describe(architecture, formats)
@@ -185,7 +191,7 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
             "rank": 0,
             "equal_quality": bool(outcome.priced.equal_quality[position]),
             "dominated": False,
-            "fronts": [name for name, front in (("equal_quality", equal), ("open", opened)) if position in front],
+            "fronts": [name for name, front in (("equal_quality", equal), ("open", opened)) if design in front],
             "gives_up": gives_up(batch, problem.reference, train_tokens=problem.train_tokens)[0],
             "family": problem.spaces[space].name,
             **row,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 T = TypeVar("T")
+_LOST = ("OperationalError", "InterfaceError", "PendingRollbackError")  # of SQLAlchemy: the connection or its transaction is gone
 RETRY_SECONDS = 60.0  # how long a database may be away before a run gives up
 
 
@@ -29,29 +30,37 @@ def hide_password(url: str) -> str:
     return re.sub(r"://([^:/@]*):[^@]*@", r"://\1:***@", url)[:200]
 
 
-def with_retries(action: Callable[[], T], url: str, *, seconds: float = RETRY_SECONDS) -> T:
+def with_retries(
+    action: Callable[[], T], url: str, *, recover: Callable[[], None] | None = None, seconds: float = RETRY_SECONDS
+) -> T:
     """Run ``action``, again while the database is away (restart, network), up to ``seconds``.
+
+    Args:
+        action: what to do; must bear being done twice.
+        url: for messages.
+        recover: called before each new try, to drop a session that is stuck in a broken transaction.
+        seconds: how long to try.
 
     Raises:
         StorageError: the database stayed away.
     """
     from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.exc import SQLAlchemyError
 
     deadline, pause = time.monotonic() + seconds, 0.1
     while True:
         try:
             return action()
-        except (DBAPIError, StorageInternalError) as error:
+        except (SQLAlchemyError, StorageInternalError) as error:
             cause: Any = error.__cause__ if isinstance(error, StorageInternalError) else error
-            lost = isinstance(cause, DBAPIError) and (
-                cause.connection_invalidated or type(cause).__name__ in ("OperationalError", "InterfaceError")
-            )
+            lost = getattr(cause, "connection_invalidated", False) or type(cause).__name__ in _LOST
             if not lost or time.monotonic() + pause > deadline:
                 reason = str(getattr(cause, "orig", cause)).strip().splitlines()
                 raise StorageError(
                     f"{hide_password(url)}: the database failed ({reason[0][:200] if reason else 'no reason'})"
                 ) from None
+            if recover is not None:
+                recover()
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
 

@@ -195,11 +195,11 @@ class Result:
 
     def export(self, folder: str | Path) -> Path:
         """Write every output into ``folder`` and return it."""
-        from .files import prepare_folder
+        from .files import prepare_results
         from .spec_file import to_toml
 
         path = Path(folder)
-        prepare_folder(path)
+        prepare_results(path)
         self.write(path, study_toml=to_toml(self.spec) if self.spec else "")
         return path
 

@@ -15,7 +15,7 @@ from ..search.outcome import Progress, SearchOutcome
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
 from .evaluators import Engine, LocalEngine, StudyEvaluator
-from .files import OutputError, prepare_folder, remove_leftovers
+from .files import OutputError, prepare_results, remove_leftovers
 from .interrupts import Interrupts
 from .output import plain
 from .progress import make_reporter
@@ -68,12 +68,18 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     metadata = make_metadata(spec, problem, profile)
     log = RunLog(None)
     if options.out is not None:
-        prepare_folder(options.out)
+        new = not options.out.exists()
+        prepare_results(options.out)
         lock = FolderLock(options.out)
         stack.callback(lock.release)
         remove_leftovers(options.out)
         log = RunLog(options.out / "run.log")
-    store, stored = open_study(spec, metadata, options, log, stack, [o.name for o in problem.objectives])
+    try:
+        store, stored = open_study(spec, metadata, options, log, stack, [o.name for o in problem.objectives])
+    except StorageError:
+        if options.out is not None and new:  # nothing was done: leave nothing behind
+            lock.withdraw()
+        raise
     log(
         f"study {spec.name}, seed {spec.search.seed}, {legal} legal architectures, profile {profile.name}, storage "
         f"{storage_kind(store.where)}"

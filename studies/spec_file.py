@@ -19,6 +19,7 @@ from .spec import FamilySpec, SpecError, StudySpec, UserObjectiveSpec, short
 from .toml_lines import key_lines, line_of
 
 _SHOWN = 5  # errors listed at once
+_EXPLAINED = 100  # errors put into words at most
 
 
 def library_directory() -> Path:
@@ -75,10 +76,11 @@ def parse_spec(table: Mapping[str, Any], where: str, *, text: str = "") -> Study
     except ValidationError as error:
         lines = key_lines(text)
         errors = error.errors(include_url=False, include_context=False)
-        messages = dict.fromkeys(_explain(dict(item), where, lines) for item in errors)
+        messages = dict.fromkeys(_explain(dict(item), where, lines) for item in errors[:_EXPLAINED])
         shown = list(messages)[:_SHOWN]
         if len(messages) > _SHOWN:
-            shown.append(f"… and {len(messages) - _SHOWN} more")
+            least = "at least " if len(errors) > _EXPLAINED else ""
+            shown.append(f"… and {least}{len(messages) - _SHOWN} more")
         raise SpecError("\n".join(shown)) from None
     except RecursionError:
         raise SpecError(f"{where}: is nested too deeply for a study") from None

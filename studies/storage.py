@@ -14,7 +14,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +84,12 @@ class FolderLock:
     def release(self) -> None:
         """Give the folder back."""
         self._file.close()
+
+    def withdraw(self) -> None:
+        """Remove the lock, and the folder where nothing else lies in it."""
+        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.parent.rmdir()
 
 
 def storage_kind(where: str) -> str:
@@ -242,7 +248,9 @@ class StudyStore:
         """Mark the run as finished."""
         with _clear_errors(self.where):
             header = {"format": FORMAT_VERSION, **metadata, "finished": True}
-            with_retries(lambda: self.storage.set_study_user_attr(self._id(self.name), METADATA, header), self.where)
+            with_retries(
+                lambda: self.storage.set_study_user_attr(self._id(self.name), METADATA, header), self.where, recover=self._recover
+            )
 
     def append(self, trials: Sequence[FrozenTrial]) -> None:
         """Store finished trials after those stored so far; one write (one transaction) for all of them.
@@ -275,7 +283,9 @@ class StudyStore:
                 value=None if failed else value,
                 user_attrs={"call": key, "error": error},
             )
-            with_retries(lambda: self.storage.create_new_trial(self._id(name), template_trial=trial), self.where)
+            with_retries(
+                lambda: self.storage.create_new_trial(self._id(name), template_trial=trial), self.where, recover=self._recover
+            )
 
     def _evaluations(self) -> dict[str, tuple[float, str]]:
         name = self.name + EVALUATIONS
@@ -287,6 +297,10 @@ class StudyStore:
                 value = trial.value if trial.state.name == "COMPLETE" and trial.value is not None else math.nan
                 found.setdefault(str(trial.user_attrs.get("call")), (value, str(trial.user_attrs.get("error", ""))))
         return found
+
+    def _recover(self) -> None:
+        if self.kind in ("sqlite", "postgresql"):
+            self.storage.remove_session()
 
     def study(self) -> optuna.Study:
         """The stored study as Optuna sees it."""

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from .study import Study
 
+T = TypeVar("T")
 Told = Callable[["FrozenTrial"], None] | None
 
 
@@ -87,7 +88,7 @@ class Worker:
         import optuna
 
         url, name = self.url, self.name
-        header = with_retries(lambda: join_study(url, name, study, self.storage), url)
+        header = self._retry(lambda: join_study(url, name, study, self.storage))
         self.spec = parse_spec(header["spec"], name)
         if self.spec.user and not allow_code:
             entries = ", ".join(user.entry for user in self.spec.user)
@@ -96,10 +97,14 @@ class Worker:
         self.problem = build_problem(self.spec, folder=folder, reference=Architecture.from_dict(header["reference"]))
         seed = int.from_bytes(os.urandom(4), "big")
         sampler = make_sampler(self.spec.search.sampler, seed=seed, population=self.spec.search.population)
-        self.study = with_retries(lambda: optuna.load_study(study_name=name, storage=self.storage, sampler=sampler), url)
+        self.study = self._retry(lambda: optuna.load_study(study_name=name, storage=self.storage, sampler=sampler))
         self.engine = LocalEngine([*([str(folder)] if folder else []), str(Path.cwd())], interrupts=self.interrupts)
         self.evaluator = StudyEvaluator(self.spec, self.engine, None, {})
         self.distributions = distributions(self.problem.table)
+
+    def _retry(self, action: Callable[[], T]) -> T:
+        """Run an action on the database, again while it is away."""
+        return with_retries(action, self.url, recover=self.storage.remove_session)
 
     def run(self, trials: int | None = None, told: Told = None) -> WorkerReport:
         """Work until the study has its trials (or this worker did ``trials`` of them).
@@ -112,7 +117,7 @@ class Worker:
                 self.interrupts.check()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # Optuna calls heartbeats experimental and expects them in optimize only
-                    trial = with_retries(self._next, self.url)
+                    trial = self._retry(self._next)
                 if trial is None:
                     break
                 if isinstance(trial, bool):
@@ -125,7 +130,7 @@ class Worker:
             pass
         finally:
             self.engine.close()
-        report.totals = with_retries(self.totals, self.url)
+        report.totals = self._retry(self.totals)
         return report
 
     def close(self) -> None:
@@ -186,7 +191,7 @@ class Worker:
 
     def _evaluate(self, trial: Trial) -> tuple[list[float] | None, str, dict[str, Any]]:
         """Values (None where the trial failed), the failure's message, and the attributes to store with the trial."""
-        candidates = with_retries(lambda: self._place(trial), self.url)
+        candidates = self._retry(lambda: self._place(trial))
         if candidates is None:
             return None, "every legal design is done or under way", {}
         self.evaluator.known.clear()
@@ -233,11 +238,11 @@ class Worker:
             return self.study.tell(trial.number, values)
 
         try:
-            frozen = with_retries(tell, self.url)
+            frozen = self._retry(tell)
         except (RuntimeError, ValueError) as problem:
             if isinstance(problem, StorageError):
                 raise
-            frozen = with_retries(lambda: self.storage.get_trial(trial._trial_id), self.url)
+            frozen = self._retry(lambda: self.storage.get_trial(trial._trial_id))
             if frozen.values != values or not frozen.state.is_finished():
                 report.lost += 1  # another worker took it for orphaned and put it back into the queue
                 return

@@ -117,7 +117,7 @@ class Heart:
             try:
                 self._storage.record_heartbeat(self._trial_id)
             except Exception:
-                pass  # the next beat tries again
+                self._storage.remove_session()  # the next beat tries again, on a new connection
             if self._stop.wait(self._seconds):
                 return
 

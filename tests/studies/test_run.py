@@ -397,6 +397,14 @@ def test_a_second_interrupt_comes_at_once() -> None:
             time.sleep(1)
 
 
+def test_suggested_layouts_give_one_row_an_architecture() -> None:
+    """Layout and concurrency as parameters of the search: a front of points, ranked as architectures."""
+    result = small_study(layouts={"gpus": [1, 2], "mode": "suggest"}).run()
+    assert result.data["objectives"] == ["tokens_per_second_per_gpu", "tokens_per_second_per_user"]
+    shapes = [tuple(row[n] for n in ("hidden_size", "num_hidden_layers", "num_key_value_heads")) for row in result.architectures]
+    assert shapes and len(set(shapes)) == len(shapes)
+
+
 def test_streamed_chunks_give_the_figures_of_one_process() -> None:
     """The path of studies too large to record: front and figures of a stream over processes, bit for bit."""
     study, interrupts = small_study(), Interrupts()
