@@ -213,7 +213,7 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
         "reference": reference,
         "architectures": rows,
         "pareto": envelope(rows),
-        "runners_up": _runners_up(outcome, describer, rows, error),
+        "runners_up": _runners_up(outcome, describer, {p: row["architecture_id"] for p, _, row in designs}, rows, error),
     }
 
 
@@ -277,20 +277,31 @@ def envelope(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return kept[::-1]
 
 
-def _nearness(priced: Priced, heads: IntArray, legal: IntArray) -> FloatArray:
-    """Worst objective of each design over that of the front member it comes nearest to, ``(len(legal),)``."""
+def _nearness(priced: Priced, heads: IntArray, legal: IntArray) -> tuple[FloatArray, IntArray]:
+    """Worst objective of each design over that of the front member it comes nearest to, and that member.
+
+    Returns:
+        share and position of the member among the evaluated designs, ``(len(legal),)`` each.
+    """
     values = priced.objectives
     found = np.full(len(legal), -np.inf)
+    member = np.full(len(legal), heads[0], dtype=np.int64)
     with np.errstate(divide="ignore", invalid="ignore"):
         for head in heads.tolist():
             comparable = ~(priced.equal_quality[head] & ~priced.equal_quality[legal])  # only an equal is compared with an equal
             share = np.min(np.where(values[head] > 0, values[legal] / values[head], 1.0), axis=1)
-            found = np.maximum(found, np.where(comparable, np.nan_to_num(share, nan=-np.inf), -np.inf))
-    return found
+            share = np.where(comparable, np.nan_to_num(share, nan=-np.inf), -np.inf)
+            member = np.where(share > found, head, member)
+            found = np.maximum(found, share)
+    return found, member
 
 
 def _runners_up(
-    outcome: SearchOutcome, describer: Describer, rows: Sequence[dict[str, Any]], error: float | None
+    outcome: SearchOutcome,
+    describer: Describer,
+    ids: Mapping[int, str],
+    rows: Sequence[dict[str, Any]],
+    error: float | None,
 ) -> list[dict[str, Any]]:
     """Best legal designs off the fronts, equal quality first, by frontier area.
 
@@ -305,9 +316,9 @@ def _runners_up(
     legal = np.array([i for i in legal[np.sort(first)].tolist() if int(outcome.evaluated.ids[i]) not in taken], dtype=np.int64)
     if not len(legal) or not len(heads):
         return []
-    near = _nearness(priced, heads, legal)
+    near, member = _nearness(priced, heads, legal)
     order = legal[np.lexsort((legal, -near))]
-    score = dict(zip(legal.tolist(), near.tolist(), strict=True))
+    score = dict(zip(legal.tolist(), zip(near.tolist(), member.tolist(), strict=True), strict=True))
     shortlist = [i for equal in (True, False) for i in order[priced.equal_quality[order] == equal][:SHORTLIST].tolist()]
     areas = dict(zip(shortlist, describer.areas(outcome.evaluated.take(np.array(shortlist))).tolist(), strict=True))
     by_area = sorted(shortlist, key=lambda i: (-areas[i], i))
@@ -333,13 +344,14 @@ def _runners_up(
                 **row,
                 "frontier_area_over_reference": row["frontier_area"] / reference if reference > 0 else None,
                 "objectives": dict(zip(names, priced.objectives[position].tolist(), strict=True)),
-                "of_the_front": score[position],
+                "of_the_front": score[position][0],
+                "nearest": ids.get(score[position][1]),
                 "twins": 0,
             }
         )
     last = max((row["rank"] for row in rows), default=0)
     for index, row in enumerate(found, start=1):
         row["architecture_id"], row["rank"] = f"r{index:03d}", last + index
-        close = [head["architecture_id"] for head in rows if error is not None and 1 - row["of_the_front"] <= error]
-        row["within_model_error_of"] = close[0] if close else None
+        nearest = row.pop("nearest")
+        row["within_model_error_of"] = nearest if error is not None and 1 - row["of_the_front"] <= error else None
     return found

@@ -106,6 +106,10 @@ def _show_gains(result: Result) -> None:
         print(f"{row['architecture_id']} ({'equal quality' if equal else 'open'}): {row['waterfall']['message']} [{steps}]")
         if row["gives_up"]:
             print(f"  gives up: {', '.join(row['gives_up'])}")
+        kv = row["kv_bytes_per_token"] / result.reference["kv_bytes_per_token"] - 1
+        if abs(kv) >= 0.005:
+            depth = row["num_hidden_layers"] / result.reference["num_hidden_layers"] - 1
+            print(f"  KV cache {kv:+.1%} a token, of which {depth:+.1%} by the layers (booked under width against depth)")
 
 
 def size_gap(result: Result) -> str:
@@ -131,3 +135,4 @@ def _show_error(data: Mapping[str, Any]) -> None:
         print(f"The profile {data['settings']['profile']} carries no pairwise error, so small differences are not judged.")
     else:
         print(f"Pairwise error of the cost model: {error:.1%}; designs closer than that are not told apart.")
+    print("Ratios are what the model ranks by; for how far absolute rates lie from served systems: shapefront validate --serving.")

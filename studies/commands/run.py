@@ -45,6 +45,7 @@ def run(
     """
     chosen = Study.load(study)
     folder = out if out is not None else Path("shapefront-results") / chosen.spec.name
+    shown_again = (folder / "result.json").is_file() and not (resume or overwrite)
     result = chosen.run(
         trials=trials,
         seed=seed,
@@ -64,6 +65,8 @@ def run(
         print_json(result.to_json())
     elif not quiet:
         show_result(result, folder)
+        if shown_again:
+            print("The folder held this study's finished result: shown again, nothing was searched (--overwrite starts anew).")
     if result.interrupted:
         print(f"shapefront: interrupted; results so far are in {folder}, continue with --resume", file=sys.stderr)
         raise typer.Exit(130)

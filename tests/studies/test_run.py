@@ -424,3 +424,20 @@ def test_exhaustive_and_optuna_agree_on_the_small_study(finished: tuple[Path, Re
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     shapes = [[tuple(row[n] for n in names) for row in result.architectures] for result in (other, finished[1])]
     assert shapes[0] == shapes[1]
+
+
+def test_a_runner_up_names_the_front_member_it_is_near(finished: tuple[Path, Result]) -> None:
+    front = {row["architecture_id"]: list(row["objectives"].values()) for row in finished[1].architectures}
+    for row in finished[1].data["runners_up"]:
+        own = list(row["objectives"].values())
+        shares = {name: min(x / y for x, y in zip(own, values, strict=True)) for name, values in front.items()}
+        # an open design may beat the equal-quality front; it is held against the member that dominates it
+        assert any(abs(share - row["of_the_front"]) < 1e-9 for share in shares.values()) and row["of_the_front"] <= 1
+        if row["within_model_error_of"]:
+            assert shares[row["within_model_error_of"]] == pytest.approx(row["of_the_front"])
+
+
+def test_a_finished_folder_says_that_it_is_shown_again(finished: tuple[Path, Result], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, _ = finished
+    spec = write_study(folder.parent / "small.toml")
+    assert "shown again" in run_cli("run", str(spec), "--out", str(folder)).stdout
