@@ -135,4 +135,4 @@ def _show_error(data: Mapping[str, Any]) -> None:
         print(f"The profile {data['settings']['profile']} carries no pairwise error, so small differences are not judged.")
     else:
         print(f"Pairwise error of the cost model: {error:.1%}; designs closer than that are not told apart.")
-    print("Ratios are what the model ranks by; for how far absolute rates lie from served systems: shapefront validate --serving.")
+    print("Ratios are what the model ranks by; how far absolute rates lie from served systems: shapefront validate --serving.")

@@ -10,114 +10,22 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from ..constraints.budget import parse_count
-from ..constraints.space import DIMENSIONS, MAX_VALUES, lattice
-from ..costmodel import DEFAULT_PROFILE, FORMATS, InvalidValueError, ShapefrontError
+from ..constraints.space import DIMENSIONS
+from ..costmodel import DEFAULT_PROFILE, InvalidValueError
 from ..costmodel.errors import did_you_mean
 from ..costmodel.layout import MAX_GPUS
+from .spec_types import Count, Format, Gpus, Number, Rate, Section, Text, Values, Whole
 
 MAX_TRIALS = 1_000_000
 MAX_FAMILIES = 16
-MAX_DIMENSION_VALUE = 1 << 20
 NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,63}$")
 ENTRY = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]{0,199}:[A-Za-z_][A-Za-z0-9_]{0,99}$")
 OBJECTIVE = re.compile(r"^(throughput@(?P<rate>[0-9.]{1,12})|frontier_area|quality)$")
 
 
-def short(value: Any, length: int = 40) -> str:
-    """A value as text for a message, never longer than ``length`` and never failing (integers of any size)."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**30:
-        return f"{'-' if value < 0 else ''}2^{value.bit_length() - 1} or more"
-    return str(value)[:length]
-
-
-def _message(call: Any, *args: Any) -> Any:
-    """Run a reader; turn its error into the ValueError that pydantic collects."""
-    try:
-        return call(*args)
-    except ShapefrontError as error:
-        raise ValueError(str(error)) from None
-
-
-def _count(value: Any) -> float:
-    if isinstance(value, int) and abs(value) >= 10**30:
-        raise ValueError(f"a parameter count must be above 0 and at most 1e14, got {short(value)}")
-    return float(_message(parse_count, value))
-
-
-def _read_values(value: Any) -> tuple[int, ...]:
-    """One whole number, a rising list of them, or ``{low, high, step}`` (multiples of step)."""
-    if isinstance(value, dict):
-        unknown = [key for key in value if key not in ("low", "high", "step")]
-        if unknown:
-            raise ValueError(f"unknown key '{str(unknown[0])[:60]}'{did_you_mean(str(unknown[0]), ('low', 'high', 'step'))}")
-        missing = [key for key in ("low", "high", "step") if key not in value]
-        if missing:
-            raise ValueError(f"a range needs low, high and step; '{missing[0]}' is missing")
-        low, high, step = (_whole(value[key], key) for key in ("low", "high", "step"))
-        return tuple(_message(lattice, low, high, step))
-    values = [_whole(item, "a value") for item in value] if isinstance(value, list | tuple) else [_whole(value, "a value")]
-    if not 1 <= len(values) <= MAX_VALUES:
-        raise ValueError(f"a dimension has 1 to {MAX_VALUES} values, got {len(values)}")
-    if sorted(set(values)) != values:
-        raise ValueError(f"the values must rise and differ, got {values[:12]}")
-    return tuple(values)
-
-
-def _whole(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{what} must be a whole number, got {short(value)!r}")
-    if not 0 <= value <= MAX_DIMENSION_VALUE * 64:
-        raise ValueError(f"{what} must be between 0 and {MAX_DIMENSION_VALUE * 64}, got {short(value)}")
-    return value
-
-
-def _format(value: Any) -> str:
-    if not isinstance(value, str) or value not in FORMATS:
-        raise ValueError(f"unknown number format {str(value)[:40]!r}{did_you_mean(str(value)[:40], FORMATS)}")
-    return value
-
-
-Count = Annotated[
-    float,
-    BeforeValidator(_count),
-    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["30.5B"]}, {"type": "number", "exclusiveMinimum": 0}]}),
-]
-Values = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_read_values),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0},
-                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-                {
-                    "type": "object",
-                    "properties": {key: {"type": "integer"} for key in ("low", "high", "step")},
-                    "required": ["low", "high", "step"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
-Format = Annotated[str, BeforeValidator(_format), WithJsonSchema({"enum": sorted(FORMATS)})]
-Whole = Annotated[int, Field(strict=True)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Gpus = Annotated[int, Field(strict=True, ge=1, le=MAX_GPUS)]
-Rate = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)]
-Text = Annotated[str, Field(strict=True, max_length=400)]
-
-
-class _Section(BaseModel):
-    """Frozen; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class BudgetSpec(_Section):
+class BudgetSpec(Section):
     """Parameters a design may have; counts like ``"30.5B"`` or ``30.5e9``."""
 
     total_params: Count | None = Field(None, description="every stored weight; the reference model's when absent")
@@ -125,7 +33,7 @@ class BudgetSpec(_Section):
     tolerance: Number = Field(0.01, gt=0, le=0.5, description="relative, for both counts")
 
 
-class WorkloadSpec(_Section):
+class WorkloadSpec(Section):
     """What is served."""
 
     input_tokens: Whole = Field(8192, ge=1, le=1 << 27)
@@ -136,7 +44,7 @@ class WorkloadSpec(_Section):
     max_itl_seconds: Number | None = Field(None, gt=0)
 
 
-class FormatsSpec(_Section):
+class FormatsSpec(Section):
     """Number format per tensor class."""
 
     qkv: Format = "nvfp4"
@@ -149,7 +57,7 @@ class FormatsSpec(_Section):
     attention: Format = "bf16"
 
 
-class LayoutsSpec(_Section):
+class LayoutsSpec(Section):
     """Layouts swept inside every trial, or suggested with it."""
 
     gpus: tuple[Gpus, ...] = Field((1, 2, 4, 8), min_length=1, max_length=64, description="GPUs of one replica")
@@ -160,7 +68,7 @@ class LayoutsSpec(_Section):
     mode: Literal["sweep", "suggest"] = "sweep"
 
 
-class ServingSpec(_Section):
+class ServingSpec(Section):
     """How the designs are deployed; tokens/s/GPU counts the GPUs of every pool that the mode has."""
 
     mode: Literal["decode", "disaggregated", "aggregated"] = Field("decode", description="decode prices the decode pool alone")
@@ -171,7 +79,7 @@ class ServingSpec(_Section):
     gpu_budget: Whole = Field(0, ge=0, le=MAX_GPUS, description="GPUs of both pools for a whole split; 0 = no budget")
 
 
-class ConcurrencySpec(_Section):
+class ConcurrencySpec(Section):
     """Sequences in flight of one replica: powers of 2^(1/per_octave)."""
 
     low: Number = Field(1.0, ge=1, le=1e6)
@@ -185,7 +93,7 @@ class ConcurrencySpec(_Section):
         return self
 
 
-class AreaSpec(_Section):
+class AreaSpec(Section):
     """The user-rate axis of the frontier area."""
 
     low: Rate = Field(10.0, description="tokens/s/user")
@@ -199,7 +107,7 @@ class AreaSpec(_Section):
         return self
 
 
-class RulesSpec(_Section):
+class RulesSpec(Section):
     """What a design must satisfy besides the budget."""
 
     alignment: (
@@ -217,7 +125,7 @@ class RulesSpec(_Section):
     )
 
 
-class FamilySpec(_Section):
+class FamilySpec(Section):
     """One design family; what it does not say is the study's, then the reference model's."""
 
     name: str
@@ -244,7 +152,7 @@ class FamilySpec(_Section):
         return value
 
 
-class SearchSpec(_Section):
+class SearchSpec(Section):
     """How to search."""
 
     engine: Literal["optuna", "exhaustive"] = "optuna"
@@ -255,7 +163,7 @@ class SearchSpec(_Section):
     polish: bool = Field(True, strict=True)
 
 
-class UserObjectiveSpec(_Section):
+class UserObjectiveSpec(Section):
     """A Python function ``module:function``; it runs only when the user allows the study's code."""
 
     entry: str
@@ -276,7 +184,7 @@ class UserObjectiveSpec(_Section):
         return value
 
 
-class StudySpec(_Section):
+class StudySpec(Section):
     """A whole study; see :mod:`shapefront.studies.spec` and ``shapefront studies --schema``."""
 
     name: str

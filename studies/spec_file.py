@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from ..costmodel import UnknownKeyError
 from ..costmodel.errors import did_you_mean
 from ..costmodel.hardware import read_toml
-from .spec import FamilySpec, SpecError, StudySpec, UserObjectiveSpec, short
+from .spec import FamilySpec, SpecError, StudySpec, UserObjectiveSpec
+from .spec_types import short
 from .toml_lines import key_lines, line_of
 
 _SHOWN = 5  # errors listed at once
