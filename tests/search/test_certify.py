@@ -74,8 +74,10 @@ def every_unit(problem: SearchProblem) -> list[Unit]:
 @pytest.mark.parametrize("profile", profile_names())
 @pytest.mark.parametrize("kind", ["dense", "families"])
 def test_no_design_beats_its_bounds(profile: str, kind: str) -> None:
-    make = make_dense if kind == "dense" else make_families
-    problem = make(objectives=TWO_AND_QUALITY, profile=profile, **({} if kind == "dense" else {"max_pp": 2}))
+    if kind == "dense":
+        problem = make_dense(objectives=TWO_AND_QUALITY, profile=profile)
+    else:
+        problem = make_families(objectives=TWO_AND_QUALITY, profile=profile, max_pp=2)
     rng = np.random.default_rng(0)
     for unit in every_unit(problem)[:: 2 if kind == "dense" else 1]:
         members = rng.choice(len(unit.ids), min(24, len(unit.ids)), replace=False)

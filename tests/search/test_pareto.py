@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -91,6 +93,6 @@ def test_large_front_is_fast_and_right() -> None:
     ("values", "reference", "words"),
     [([[1.0, np.nan]], [0, 0], "NaN"), ([[1.0] * 4], [0] * 4, "three"), ([[1.0, 2.0]], [0], "one value per"), ([1.0], [0], "shape")],
 )
-def test_errors_name_the_rule(values: list[object], reference: list[float], words: str) -> None:
+def test_errors_name_the_rule(values: Any, reference: list[float], words: str) -> None:
     with pytest.raises(InvalidValueError, match=words):
         hypervolume(values, reference)
