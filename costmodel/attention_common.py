@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import as_floats
 from .errors import InvalidValueError, check_keys
 from .formats import get_format
 from .profile import FamilyFit, KernelProfile
@@ -161,7 +162,7 @@ def positive(name: str, value: ArrayLike, *, minimum: float = 1.0) -> Array:
     Raises:
         InvalidValueError: names the argument, the rule and the worst value.
     """
-    array = np.asarray(value, dtype=np.float64)
+    array = as_floats(name, value)
     if array.size and not (array.min() >= minimum and array.max() < np.inf):
         bad = array[~((array >= minimum) & (array < np.inf))].flat[0]
         raise InvalidValueError(f"{name} must be finite and >= {minimum:g}, got {bad:g}; correct the shape or the layout")

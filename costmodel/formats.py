@@ -66,7 +66,7 @@ def get_format(name: str) -> NumberFormat:
     try:
         return FORMATS[name]
     except (KeyError, TypeError):
-        raise UnknownKeyError(f"unknown number format '{name}'{did_you_mean(str(name), FORMATS)}") from None
+        raise UnknownKeyError(f"unknown number format '{str(name)[:80]}'{did_you_mean(str(name), FORMATS)}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .checks import as_floats
 from .errors import InvalidValueError
 from .formats import get_format
 from .gemm_tiles import GemmParameters, Tile
@@ -73,8 +74,9 @@ def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray
     Raises:
         InvalidValueError: a size is not finite and positive.
     """
-    arrays = [np.asarray(size, dtype=np.float64) for size in sizes]
-    for name, array in zip(("batch", "m", "n", "k"), arrays, strict=True):
+    names = ("batch", "m", "n", "k")
+    arrays = [as_floats(f"GEMM size {name}", size) for name, size in zip(names, sizes, strict=True)]
+    for name, array in zip(names, arrays, strict=True):
         if array.size and not (array.min() > 0 and array.max() < np.inf):
             bad = array[~((array > 0) & (array < np.inf))].flat[0]
             raise InvalidValueError(f"GEMM size {name} must be finite and positive, got {bad}; leave out empty products")

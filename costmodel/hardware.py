@@ -15,6 +15,7 @@ from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean
 
 STATUSES = ("datasheet", "measured", "fitted", "inferred")
 _MAX_FILE_BYTES = 1_000_000
+_MAX_KEY_DEPTH = 64
 # key in the file → (unit the file must state, field of Hardware)
 _QUANTITIES = MappingProxyType(
     {
@@ -120,6 +121,12 @@ def parse_hardware(table: dict[str, Any], where: str) -> Hardware:
     return Hardware(str(table["name"]), str(table["title"]), quantities=MappingProxyType(quantities), **numbers)
 
 
+def _key_depth(line: str) -> int:
+    """Dots before the ``=`` of a line; the parser's time grows with their square."""
+    head = line.partition("=")[0]
+    return 0 if "," in head else head.count(".")
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file of bounded size.
 
@@ -133,7 +140,10 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise InvalidValueError(
                 f"{path}: {path.stat().st_size} bytes is more than the {_MAX_FILE_BYTES} a TOML file may have"
             )
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
+        text = path.read_bytes().decode("utf-8")
+        if any(_key_depth(line) > _MAX_KEY_DEPTH for line in text.splitlines()):
+            raise InvalidValueError(f"{path}: a key is nested deeper than {_MAX_KEY_DEPTH} tables; flatten it")
+        return tomllib.loads(text)
     except OSError as error:
         raise InvalidValueError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:

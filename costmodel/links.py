@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import as_floats
 from .errors import InvalidValueError, check_keys
 from .hardware import Hardware
 from .profile import KernelProfile
@@ -146,11 +147,11 @@ def parse_parameters(table: Any, where: str) -> CollectiveParameters:
 
 def checked(amount: ArrayLike, ranks: ArrayLike, name: str) -> tuple[Array, Array]:
     """Both as float arrays; refuses negative amounts and groups below one rank."""
-    amount, ranks = np.asarray(amount, dtype=np.float64), np.asarray(ranks, dtype=np.float64)
-    if amount.size and not amount.min() >= 0:
-        raise InvalidValueError(f"{name} must be >= 0, got {amount.min()}")
-    if ranks.size and not ranks.min() >= 1:
-        raise InvalidValueError(f"ranks must be >= 1, got {ranks.min()}")
+    amount, ranks = as_floats(name, amount), as_floats("ranks", ranks)
+    if amount.size and not (amount.min() >= 0 and amount.max() < np.inf):
+        raise InvalidValueError(f"{name} must be >= 0 and finite, got {amount[~((amount >= 0) & (amount < np.inf))].flat[0]:g}")
+    if ranks.size and not (ranks.min() >= 1 and ranks.max() < np.inf):
+        raise InvalidValueError(f"ranks must be >= 1 and finite, got {ranks[~((ranks >= 1) & (ranks < np.inf))].flat[0]:g}")
     return amount, ranks
 
 

@@ -42,7 +42,7 @@ class PublishedCount:
             InvalidValueError: not a number with a suffix M, B or T.
         """
         number, suffix = text[:-1], text[-1:]
-        if suffix not in _SUFFIXES or not number.replace(".", "", 1).isdigit():
+        if suffix not in _SUFFIXES or not number.replace(".", "", 1).isdecimal():
             raise InvalidValueError(f"a published count reads like '8.03B', got {text[:40]!r}")
         decimals = len(number.partition(".")[2])
         return cls(text, float(number) * _SUFFIXES[suffix], 0.5 * 10.0**-decimals * _SUFFIXES[suffix])

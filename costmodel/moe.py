@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .checks import as_floats
 from .errors import InvalidValueError
 from .formats import get_format
 from .hardware import Hardware
@@ -232,7 +233,8 @@ def _tiles(load: RankLoad, rows: Array, p: MoeParameters) -> tuple[Array, Array]
 
 
 def _positive(value: ArrayLike, name: str) -> Array:
-    array = np.asarray(value, dtype=np.float64)
-    if array.size and not array.min() > 0:
-        raise InvalidValueError(f"{name} must be positive, got {array.min()}")
+    array = as_floats(name, value)
+    if array.size and not (array.min() > 0 and array.max() < np.inf):
+        bad = array[~((array > 0) & (array < np.inf))].flat[0]
+        raise InvalidValueError(f"{name} must be positive and finite, got {bad:g}; correct the shape")
     return array

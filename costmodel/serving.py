@@ -24,14 +24,14 @@ from .batch import ArchitectureBatch
 from .decode import price_decode
 from .errors import InvalidValueError
 from .formats import TensorFormats
-from .layout import LayoutBatch
+from .layout import MAX_GPUS, LayoutBatch
 from .memory import USABLE_FRACTION, as_batch, max_concurrency
 from .operating import best_at_rates, check_rates, frontier_area, log_rates
 from .profile import DEFAULT_PROFILE, KernelProfile, load_profile
 from .step_forward import chunks
 from .step_options import StepOptions
 from .step_plan import decode_plan
-from .workload import Workload
+from .workload import MAX_CONTEXT, Workload
 
 __all__ = [
     "DEFAULT_CONCURRENCY",
@@ -96,10 +96,14 @@ class ServingSetup:
         for name in ("prefill_efficiency", "decode_efficiency", "usable_fraction"):
             if not 0 < getattr(self, name) <= 1:
                 raise InvalidValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
-        if isinstance(self.chunk_tokens, bool) or not isinstance(self.chunk_tokens, int) or self.chunk_tokens < 1:
-            raise InvalidValueError(f"chunk_tokens must be a whole number >= 1, got {self.chunk_tokens!r:.40}")
-        if self.gpu_budget < 0:
-            raise InvalidValueError(f"gpu_budget must be >= 0 (0 = none), got {self.gpu_budget}")
+        if (
+            isinstance(self.chunk_tokens, bool)
+            or not isinstance(self.chunk_tokens, int)
+            or not 1 <= self.chunk_tokens <= MAX_CONTEXT
+        ):
+            raise InvalidValueError(f"chunk_tokens must be a whole number from 1 to {MAX_CONTEXT}, got {self.chunk_tokens!r:.40}")
+        if not 0 <= self.gpu_budget <= MAX_GPUS:
+            raise InvalidValueError(f"gpu_budget must be from 0 (none) to {MAX_GPUS} GPUs, got {self.gpu_budget!r:.40}")
         if self.gpu_budget == 1 and self.mode == "disaggregated":
             raise InvalidValueError("a disaggregated deployment needs a GPU in each pool: gpu_budget must be at least 2, got 1")
         if self.prefill_formats is not None and self.prefill_formats.kv != self.formats.kv:
@@ -117,8 +121,12 @@ class ServingSetup:
     def limits(self, b: ArchitectureBatch, allowed: BoolArray | None = None) -> FloatArray:
         """Sequences each replica holds, ``(A, P)``; 0 where the layout is not allowed."""
         held = max_concurrency(
-            b, self.layouts, context=self.workload.peak_context, formats=self.formats,
-            hardware=load_profile(self.profile).hardware, usable_fraction=self.usable_fraction,
+            b,
+            self.layouts,
+            context=self.workload.peak_context,
+            formats=self.formats,
+            hardware=load_profile(self.profile).hardware,
+            usable_fraction=self.usable_fraction,
         )
         if allowed is None:
             return held

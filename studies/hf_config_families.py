@@ -137,7 +137,14 @@ def _base(f: Fields, *, heads: Any = REQUIRED, vocab: Any = REQUIRED, tie: bool 
 
 
 def _gqa(f: Fields, *, kv: int = 0, head_dim: int = 0, **base: Any) -> Shape:
-    """GQA families; ``kv`` 0 means as many KV heads as heads, ``head_dim`` 0 means H/heads (both are 0 = derived)."""
+    """GQA families; ``kv`` 0 means as many KV heads as heads, ``head_dim`` 0 means H/heads (both are 0 = derived).
+
+    Raises:
+        InvalidValueError: the config itself says 0, which no model can mean.
+    """
+    for name in ("num_key_value_heads", "head_dim"):
+        if name in f.table and f.integer(name, default=1) == 0:
+            raise InvalidValueError(f"{f.where}: {name} must be at least 1, got 0; leave it out to take the family's default")
     shape = _base(f, **base)
     kv_heads = f.integer("num_key_value_heads", default=kv, null=0)
     return shape | {"num_key_value_heads": kv_heads, "head_dim": f.integer("head_dim", default=head_dim, null=0)}

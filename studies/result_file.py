@@ -28,11 +28,15 @@ def read_result(path: Path) -> dict[str, Any]:
     """
     file = path / "result.json" if path.is_dir() else path
     try:
+        if file.exists() and not file.is_file():  # a pipe would block, a device never end
+            raise ResultError(f"{file}: is not a plain file; give a folder written by 'shapefront run'")
         if file.stat().st_size > _MAX_BYTES:
             raise ResultError(f"{file}: {file.stat().st_size} bytes is more than a result may have ({_MAX_BYTES})")
         data = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_refuse)
     except OSError as error:
-        raise ResultError(f"{file}: cannot be read ({error.strerror}); give a folder written by 'shapefront run'") from None
+        raise ResultError(
+            f"{str(file)[:300]}: cannot be read ({error.strerror}); give a folder written by 'shapefront run'"
+        ) from None
     except ResultError:
         raise
     except (ValueError, RecursionError):

@@ -8,7 +8,6 @@ count output, input, or both. Rows with speculative decoding, without a layout a
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping
@@ -28,7 +27,7 @@ from ..serving import ServingSetup
 from ..serving_frontier import frontier
 from ..workload import Workload
 from .serving import error_figures, stack_profile
-from .serving_rows import architecture_of, formats_of
+from .serving_rows import architecture_of, formats_of, read_table
 
 _SPECULATIVE = re.compile(r"\bMTP ?[1-9]|\bMTP\b|EAGLE|spec(ulative)? dec|simMTP|simulated MTP|acceptance", re.IGNORECASE)
 _NO_SPECULATION = re.compile(r"no MTP|MTP0|non-MTP|no spec", re.IGNORECASE)
@@ -38,6 +37,7 @@ _MODELS = {
     "Kimi-K2.5 (1T/32B)": "Kimi-K2",
     "MiniMax-M3 (428B)": "MiniMax-M3", "DeepSeek-R1-0528": "DeepSeek-R1", "Llama-3.3-70B": "Llama-3.1-70B",
 }  # fmt: skip
+_REQUIRED = ("id", "hardware", "model", "precision", "layout", "phase", "isl", "osl", "notes", "source_url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +173,11 @@ def validate_figures(path: str | Path | None = None) -> tuple[list[Figure], dict
         the figures, and id → reason for each that cannot be compared.
 
     Raises:
-        InvalidValueError: the file cannot be read.
+        InvalidValueError: the file cannot be read or lacks a column.
     """
     source = Path(path) if path is not None else bundled_figures()
-    try:
-        with source.open(newline="", encoding="utf-8") as handle:
-            table = [{k: (v or "") for k, v in line.items() if isinstance(k, str)} for line in csv.DictReader(handle)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidValueError(f"{source}: cannot be read as a CSV of figures ({error})") from None
     figures, refused = [], {}
-    for cells in table:
+    for cells in read_table(source, _REQUIRED, "public figures"):
         try:
             figures.append(price_figure(cells))
         except (ShapefrontError, KeyError, ValueError) as error:

@@ -12,7 +12,7 @@ import csv
 import importlib.util
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,7 +167,7 @@ def read_rows(path: str | Path | None = None, *, only: Iterable[str] | None = No
     wanted = None if only is None else set(only)
     rows: list[ServingRow] = []
     refused: dict[str, str] = {}
-    for number, cells in enumerate(_table(source), start=2):
+    for number, cells in enumerate(read_table(source, _REQUIRED, "serving rows"), start=2):
         name = cells.get("id") or f"line {number}"
         if wanted is not None and name not in wanted:
             continue
@@ -178,20 +178,32 @@ def read_rows(path: str | Path | None = None, *, only: Iterable[str] | None = No
     return rows, refused
 
 
-def _table(source: Path) -> list[dict[str, str]]:
+def read_table(source: Path, required: Sequence[str], what: str) -> list[dict[str, str]]:
+    """Rows of a CSV of bounded size, cells stripped.
+
+    Args:
+        source: the file.
+        required: columns it must have.
+        what: the rows in words, for messages.
+
+    Raises:
+        InvalidValueError: the file cannot be read or lacks a column.
+    """
     try:
+        if source.exists() and not source.is_file():
+            raise InvalidValueError(f"{source}: is not a plain file; give a CSV of {what}")
         if source.stat().st_size > _MAX_BYTES:
-            raise InvalidValueError(f"{source}: more than {_MAX_BYTES} bytes; give a table of serving rows")
+            raise InvalidValueError(f"{source}: more than {_MAX_BYTES} bytes; give a table of {what}")
         with source.open(newline="", encoding="utf-8") as handle:
             reader = csv.DictReader(handle)
-            missing = [name for name in _REQUIRED if name not in (reader.fieldnames or [])]
+            missing = [name for name in required if name not in (reader.fieldnames or [])]
             if missing:
                 raise InvalidValueError(
-                    f"{source}: column '{missing[0]}' is missing; a serving table needs {', '.join(_REQUIRED)}"
+                    f"{source}: column '{missing[0]}' is missing; a table of {what} needs {', '.join(required)}"
                 )
             return [{k: (v or "").strip() for k, v in line.items() if isinstance(k, str)} for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidValueError(f"{source}: cannot be read as a CSV of serving rows ({error})") from None
+        raise InvalidValueError(f"{source}: cannot be read as a CSV of {what} ({error})") from None
 
 
 def _number(cells: Mapping[str, str], *names: str) -> float:

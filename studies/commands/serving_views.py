@@ -29,11 +29,13 @@ def print_serving(rows: Path | None = None, figures: Path | None = None, *, json
         json: print JSON.
         each: print every row with its breakdown.
     """
+    if rows is not None and str(rows) != INSTALLED:
+        read_rows(rows)  # an unreadable file ends here, before the figures are priced
+    found, left = validate_figures(figures)
     if str(rows) == INSTALLED:
         report = validate_serving(aiconfigurator_sample(), only=[row.id for row in read_rows()[0]])
     else:
         report = validate_serving(rows)
-    found, left = validate_figures(figures)
     if json:
         print_json(
             {

@@ -125,7 +125,7 @@ def test_kernels_of_a_profile() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InvalidValueError, match="tokens must be positive"):
+    with pytest.raises(InvalidValueError, match="tokens must be positive and finite"):
         moe_seconds(0, **R1, format="nvfp4", profile="ideal")
     with pytest.raises(InvalidValueError, match="max over mean"):
         moe_seconds(8, **R1, ep=8, format="nvfp4", load=0.5, profile="ideal")
