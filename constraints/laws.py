@@ -88,9 +88,9 @@ class FitRange:
 
 
 FIT_RANGES: dict[str, FitRange] = {
-    "dense": FitRange("dense size law", 16e9, "dense models up to 16B parameters", "arXiv 2404.10102"),
-    "zhao": FitRange("MoE size law (Zhao)", 9e9, "MoE of 0.13-3.4B total parameters, validated to 9B", "arXiv 2509.23678"),
-    "joint": FitRange("joint size law (Ludziejewski)", 5e9, "dense and MoE models up to 5B parameters", "arXiv 2502.05172"),
+    "dense": FitRange("dense law (Besiroglu et al.)", 16e9, "dense models up to 16B parameters", "arXiv 2404.10102"),
+    "zhao": FitRange("MoE law (Zhao et al.)", 9e9, "MoE of 0.13-3.4B total parameters, validated to 9B", "arXiv 2509.23678"),
+    "joint": FitRange("joint law (Ludziejewski et al.)", 5e9, "dense and MoE models up to 5B parameters", "arXiv 2502.05172"),
     "shape": FitRange("shape law (Gemstones)", 2e9, "dense models of 48M-2B, width 256-3072, 3-80 layers", "arXiv 2502.06857"),
 }
 CAVEATS: tuple[str, ...] = (

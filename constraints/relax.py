@@ -35,7 +35,7 @@ def _count(spaces: Sequence[DesignSpace], budget: Budget, rules: Rules) -> tuple
             if distance[index] < best:
                 best, design = float(distance[index]), batch.architecture(index)
                 dims = ", ".join(f"{name}={getattr(design, name)}" for name in space.dimensions if hasattr(design, name))
-                text = f"{dims} (total {design.total_params / 1e9:.4g}B, active {design.active_params / 1e9:.4g}B)"
+                text = f"{dims} (total {design.total_params / 1e9:.2f}B, active {design.active_params / 1e9:.2f}B)"
     return count, text
 
 
@@ -76,6 +76,6 @@ def explain_empty(spaces: Sequence[DesignSpace], budget: Budget, rules: Rules) -
     if not lines:
         return (
             "no design is legal, and no single relaxation helps: the ranges of the searched dimensions do not reach "
-            f"{budget.total_params / 1e9:.4g}B parameters; widen hidden_size, num_hidden_layers or the FFN width"
+            f"{budget.total_params / 1e9:.2f}B parameters; widen hidden_size, num_hidden_layers or the FFN width"
         )
     return f"no design is legal; nearest: {nearest}; relax one of: " + "; ".join(lines)

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from ..constraints.quality import Law, loss_above_reference
 from ..costmodel import Architecture, ArchitectureBatch, InvalidValueError
+from ..costmodel.operating import log_rates
+from ..costmodel.serving_frontier import AREA
 
 FloatArray = NDArray[np.float64]
 THROUGHPUT_RATE, LATENCY_RATE = 20.0, 100.0  # tokens/s/user: the project's default objectives (design choice)
-AREA_RATES = tuple(float(r) for r in np.geomspace(10.0, 200.0, 17))  # tokens/s/user: bounds of the frontier area (design choice)
+AREA_RATES = tuple(log_rates(*AREA).tolist())  # tokens/s/user of the frontier area
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,8 +35,8 @@ class ComparedModel:
         frontier: its operating points, None where no layout serves it.
         error: why there is no frontier; empty otherwise.
         throughput: tokens/s/GPU at the comparison's rates, 0 out of reach, ``(R,)``.
-        area: frontier area on the log axis.
-        area_over_first: area over the first model's, minus 1.
+        area: frontier area over ln(tokens/s/user) between the bounds of :data:`.serving_frontier.AREA`.
+        area_over_first: area over the first model's, a ratio.
         gives_up: what it gives up against the first model, empty at equal quality.
         loss_change: predicted loss minus the first model's by the joint law, nats/token.
     """
@@ -136,7 +136,7 @@ def compare(
         loss = [float(predicted_loss(d, train_tokens, "joint")[0]) for d in (design, first)]
         base = rows[0][3]
         reasons = tuple(gives_up(batch, first, train_tokens=train_tokens)[0])
-        over = area / base - 1 if base > 0 else float("nan")
+        over = area / base if base > 0 else float("nan")
         models.append(ComparedModel(design, found, error, throughput, area, over, reasons, loss[0] - loss[1]))
     return Comparison(tuple(models), setup, shown)
 

@@ -28,6 +28,7 @@ from ..costmodel import (
 from ..costmodel.architecture import INTEGER_FIELDS
 from ..costmodel.models import load_model
 from ..costmodel.serving import ServingSetup
+from ..costmodel.serving_frontier import AREA
 from ..search.objectives import FrontierArea, Objective, PointInteractivity, PointThroughput, QualityGain, ThroughputAt
 from ..search.problem import SearchProblem
 from .spec import OBJECTIVE, FamilySpec, SpecError, StudySpec
@@ -37,7 +38,7 @@ _GQA_ONLY = ("num_key_value_heads", "head_dim")
 _MLA_ONLY = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _WINDOW = ("sliding_window", "sliding_window_period")
 MAX_LAYOUT_ROWS = 200_000  # bound of the enumeration of layouts
-AREA_STEPS = 17  # rates of the frontier area, geometric or even between its bounds
+AREA_STEPS = AREA[2]  # rates of the frontier area, geometric or even between its bounds
 
 
 def load_reference(spec: StudySpec, folder: Path | None = None) -> Architecture:

@@ -16,6 +16,7 @@ from ..constraints.space import DIMENSIONS
 from ..costmodel import DEFAULT_PROFILE, InvalidValueError
 from ..costmodel.errors import did_you_mean
 from ..costmodel.layout import MAX_GPUS
+from ..costmodel.serving_frontier import AREA
 from .spec_types import Count, Format, Gpus, Number, Rate, Section, Text, Values, Whole
 
 MAX_TRIALS = 1_000_000
@@ -96,8 +97,8 @@ class ConcurrencySpec(Section):
 class AreaSpec(Section):
     """The user-rate axis of the frontier area."""
 
-    low: Rate = Field(10.0, description="tokens/s/user")
-    high: Rate = Field(200.0, description="tokens/s/user")
+    low: Rate = Field(AREA[0], description="tokens/s/user")
+    high: Rate = Field(AREA[1], description="tokens/s/user")
     axis: Literal["log", "linear"] = "log"
 
     @model_validator(mode="after")

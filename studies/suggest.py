@@ -18,7 +18,8 @@ from .hf_config import read_config
 from .suggest_pick import pick
 from .suggest_price import price_all
 from .suggest_result import check_rates, make_problem, make_result, reachable
-from .suggest_space import check_floor, find_table, nearest_model, read_pins, rules_for
+from .suggest_space import check_floor, find_table, read_pins, rules_for
+from .suggest_template import nearest_model
 from .suggestion import Suggestion, SuggestResult
 
 __all__ = ["SuggestResult", "Suggestion", "suggest"]

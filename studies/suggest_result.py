@@ -24,7 +24,7 @@ from ..search.problem import SearchProblem
 from ..search.space import DesignTable
 from .suggest_explain import explain
 from .suggest_price import Pool
-from .suggest_space import nearest_model
+from .suggest_template import nearest_model
 from .suggestion import Suggestion, SuggestResult
 from .waterfall import waterfall
 
@@ -52,7 +52,13 @@ def make_problem(
     rates: Sequence[float],
     train_tokens: float,
 ) -> SearchProblem:
-    """The search problem whose legal table is already known."""
+    """The search problem whose legal table is already known.
+
+    Raises:
+        InvalidValueError: ``train_tokens`` is out of range.
+    """
+    if not 1e9 < train_tokens <= 1e16:
+        raise InvalidValueError(f"train_tokens must be above 1e9 and at most 1e16, got {train_tokens:g}")
     problem = SearchProblem(
         spaces=(space,),
         budget=budget,

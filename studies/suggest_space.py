@@ -13,13 +13,14 @@ from ..constraints.space import DesignSpace, lattice
 from ..costmodel.architecture import MAX_DIMENSION, Architecture
 from ..costmodel.errors import InvalidValueError, UnknownKeyError, did_you_mean
 from ..costmodel.formats import TensorFormats
-from ..costmodel.models import ModelRow, model_rows
 from ..search.space import DesignTable, NothingLegalError, build_table
+from .output import count
 
 ENOUGH, TOO_MANY = 60, 3000  # legal designs to choose from (design choice: priced in seconds)
 LEVELS = (0, 1, 2)  # coarse, usual, fine lattice
 _DERIVED = ("first_k_dense_replace", "n_shared_experts", "vocab_size", "head_dim")
 _MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_NEVER_ZERO = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 PINNABLE = (
     "hidden_size",
     "intermediate_size",
@@ -34,35 +35,6 @@ PINNABLE = (
 )
 
 
-def nearest_model(total_params: float, active_params: float | None, moe: bool, *, attention: str | None = None) -> ModelRow:
-    """The built-in model nearest in size: smallest distance in log total and log active, of one class.
-
-    Models whose shape the engine only approximates are left out, and so are those without a gated FFN.
-
-    Args:
-        total_params: parameters.
-        active_params: active parameters; None leaves them out of the distance.
-        moe: class.
-        attention: attention kind; None takes any.
-    """
-    best: ModelRow | None = None
-    least = math.inf
-    for row in model_rows():
-        design = row.architecture
-        if (design.num_experts > 0) != moe or "shape" in row.not_covered or not design.gated_ffn:
-            continue
-        if attention is not None and design.attention != attention:
-            continue
-        distance = abs(math.log(design.total_params / total_params))
-        if moe and active_params:
-            distance += abs(math.log(design.active_params / active_params))
-        if distance < least - 1e-12:
-            best, least = row, distance
-    if best is None:
-        raise InvalidValueError(f"no built-in model has {attention} attention; give --like a config.json")
-    return best
-
-
 def read_pins(pins: Mapping[str, int]) -> dict[str, int]:
     """Check pinned dimensions.
 
@@ -75,6 +47,8 @@ def read_pins(pins: Mapping[str, int]) -> dict[str, int]:
             raise UnknownKeyError(f"'{name[:60]}' cannot be pinned{did_you_mean(name, PINNABLE)}")
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DIMENSION:
             raise InvalidValueError(f"a pinned {name} must be a whole number from 0 to {MAX_DIMENSION}, got {value!r:.40}")
+        if not value and name in _NEVER_ZERO:
+            raise InvalidValueError(f"a pinned {name} must be at least 1, got 0; leave the pin out to search it")
     for name in ("hidden_size", "intermediate_size", "moe_intermediate_size"):
         if pins.get(name, 0) % FLOOR:
             raise InvalidValueError(f"a pinned {name} must be a multiple of {FLOOR} (whole tiles), got {pins[name]}")
@@ -211,6 +185,18 @@ def find_table(
     Raises:
         InvalidValueError: no design is legal; the message names what binds and what to relax.
     """
+    space, table, message = _usual_lattice(template, budget, rules, pins, formats)
+    if table is None:
+        pinned = f" with {', '.join(f'{k}={v}' for k, v in pins.items())}" if pins else ""
+        reasons = "; ".join(filter(None, (message, _freed(template, budget, rules, pins, formats), _odd_heads(template, pins))))
+        raise InvalidValueError(f"nothing fits {count(budget.total_params)} parameters{pinned}: {reasons}")
+    return space, table
+
+
+def _usual_lattice(
+    template: Architecture, budget: Budget, rules: Rules, pins: Mapping[str, int], formats: TensorFormats
+) -> tuple[DesignSpace, DesignTable | None, str]:
+    """Space, legal designs (None where there are none) and what binds then, at the level that holds neither too few nor many."""
 
     def at(level: int) -> tuple[DesignSpace, DesignTable | None, str]:
         space = build_space(template, budget, pins, level, formats)
@@ -219,19 +205,25 @@ def find_table(
         except NothingLegalError as error:
             return space, None, str(error)
 
-    space, table, message = at(1)
-    if table is not None and len(table) > TOO_MANY:
+    usual = at(1)
+    if usual[1] is not None and len(usual[1]) > TOO_MANY:
         coarse = at(0)
-        space, table = coarse[:2] if coarse[1] is not None else (space, table)
-    elif table is None or len(table) < ENOUGH:
+        return usual if coarse[1] is None else coarse
+    if usual[1] is None or len(usual[1]) < ENOUGH:
         fine = at(2)
-        if fine[1] is not None or table is None:
-            space, table, message = fine
-    if table is None:
-        pinned = f" with {', '.join(f'{k}={v}' for k, v in pins.items())}" if pins else ""
-        freed = _freed(template, budget, rules, pins, formats)
-        raise InvalidValueError(f"nothing fits {budget.total_params:.4g} parameters{pinned}: {freed or message}")
-    return space, table
+        return usual if fine[1] is None and usual[1] is not None else fine
+    return usual
+
+
+def _odd_heads(template: Architecture, pins: Mapping[str, int]) -> str:
+    """What an unusual head size asks of the head count."""
+    size = pins.get("head_dim", template.head_dim)
+    unit = FLOOR // math.gcd(FLOOR, size) if size else 1
+    if template.attention != "gqa" or unit <= 8:
+        return ""
+    return (
+        f"a head size of {size} fills whole tiles of {FLOOR} only with heads in multiples of {unit}: try --fix head_dim={FLOOR}"
+    )
 
 
 def _freed(template: Architecture, budget: Budget, rules: Rules, pins: Mapping[str, int], formats: TensorFormats) -> str:
@@ -240,8 +232,9 @@ def _freed(template: Architecture, budget: Budget, rules: Rules, pins: Mapping[s
     for name, value in pins.items():
         others = {k: v for k, v in pins.items() if k != name}
         try:
-            table = build_table((build_space(template, budget, others, 1, formats),), budget, rules)
+            table = _usual_lattice(template, budget, rules, others, formats)[1]
         except InvalidValueError:
             continue
-        found.append(f"without {name}={value} there are {len(table)} legal designs")
+        if table is not None:
+            found.append(f"without {name}={value} there are {len(table)} legal designs")
     return "the pins contradict the budget, the bands or each other; " + "; ".join(found) if found else ""

@@ -11,7 +11,7 @@ from ...costmodel import InvalidValueError, TensorFormats
 from ..compare import Comparison
 from ..compare import compare as compare_models
 from ..output import count, print_json, print_table
-from .options import parse_gpus
+from .options import AREA_HEADING, parse_gpus
 
 
 def compare(
@@ -44,12 +44,12 @@ def compare(
         print_json(found.to_dict())
         return
     shown = [f"tokens/s/GPU at {rate:g}" for rate in found.rates]
-    columns = ["model", "total", "active", *shown, "area", "area over first", "loss (joint law)", "against the first"]
+    columns = ["model", "total", "active", *shown, AREA_HEADING, "area ÷ first", "loss (joint law)", "against the first"]
     rows: list[list[object]] = []
     for m in found.models:
         against = m.error or ("equal quality" if not m.gives_up else "gives up: " + "; ".join(m.gives_up))
         sizes = [m.design.name, count(m.design.total_params), count(m.design.active_params)]
-        area = [round(m.area), f"{m.area_over_first:+.1%}", f"{m.loss_change:+.4f}"]
+        area = [round(m.area), f"{m.area_over_first:.2f}", f"{m.loss_change:+.4f}"]
         rows.append([*sizes, *(round(v) for v in m.throughput), *area, against])
     print_table(columns, rows)
 

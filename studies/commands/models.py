@@ -10,7 +10,15 @@ from ...constraints.quality import delta_loss_shape
 from ...costmodel.architecture import INTEGER_FIELDS
 from ...costmodel.memory import kv_bytes_per_token
 from ...costmodel.models import ModelRow, model_row, model_rows
-from ..output import count, print_json, print_table
+from ..output import count, number, print_json, print_table
+
+UNITS = {
+    "active_params_with_embedding": "parameters",
+    "kv_bytes_per_token": "bytes (FP8 KV cache, all layers)",
+    "delta_loss_shape": "nats/token",
+    "sliding_window": "tokens",
+    "vocab_size": "tokens",
+}
 
 
 def models(
@@ -23,7 +31,7 @@ def models(
         print_json([_plain(row) for row in rows])
         return
     if name is not None:
-        print_table(["what", "value"], [[key, str(value)] for key, value in _plain(rows[0]).items()], title=rows[0].name)
+        _print_one(rows[0])
         return
     table = []
     for row in rows:
@@ -33,8 +41,18 @@ def models(
         heads = f"{d.num_attention_heads}/{d.num_key_value_heads} {d.attention_label}"
         sizes = [d.hidden_size, d.num_hidden_layers, heads, width, experts, d.vocab_size]
         table.append([row.name, row.family, count(d.total_params), count(d.active_params), *sizes])
-    columns = ["name", "family", "total", "active", "H", "L", "heads/KV", "FFN or expert", "experts", "vocabulary"]
+    columns = ["name", "family", "total", "active", "H", "L", "heads/KV", "H' or H'e", "experts", "vocabulary"]
     print_table(columns, table, title="active: matrices that multiply a token, LM head in, input look-up out")
+
+
+def _print_one(row: ModelRow) -> None:
+    """The fields that say something: no dimension the model does not have, no empty note."""
+    plain = {key: value for key, value in _plain(row).items() if value or value is False}
+    table = []
+    for key, value in plain.items():
+        text = ", ".join(value) if isinstance(value, list) else number(value)
+        table.append([key, text, "parameters" if key.endswith("params") else UNITS.get(key, "")])
+    print_table(["what", "value", "unit"], table, title=row.name)
 
 
 def _plain(row: ModelRow) -> dict[str, Any]:

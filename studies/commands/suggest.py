@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from ...constraints.laws import FIT_RANGES
 from ...constraints.quality import DEFAULT_TRAIN_TOKENS, SOFT_SHAPE_LIMIT
 from ...costmodel import InvalidValueError, TensorFormats
 from ..output import count as people_count
 from ..output import print_json, print_table
 from ..suggest import Suggestion, SuggestResult
 from ..suggest import suggest as suggest_designs
-from .options import parse_gpus, parse_pins
+from .options import AREA_HEADING, parse_gpus, parse_pins
 
 
 def suggest(
@@ -59,7 +60,7 @@ def suggest(
     if json:
         print_json(result.to_dict())
         return
-    _print(result, explain)
+    _print(result, explain, chosen=like is not None)
 
 
 def _iso_loss(
@@ -87,12 +88,13 @@ def _iso_loss(
         typer.echo(f"note: {note}")
 
 
-def _print(result: SuggestResult, explain: bool) -> None:
+def _print(result: SuggestResult, explain: bool, *, chosen: bool = True) -> None:
     budget = result.problem.budget
+    hint = "" if chosen else "; choose another with --like"
     active = "" if budget.active_params is None else f", {people_count(budget.active_params)} active"
     typer.echo(
         f"{result.legal} legal designs within {budget.tolerance:.1%} of {people_count(budget.total_params)}{active}; "
-        f"kind, tokenizer and head size of {result.template.name}"
+        f"template {result.template.name} (kind, tokenizer, head size){hint}"
     )
     rates = [f"tokens/s/GPU at {rate:g}" for rate in result.rates]
     columns = [
@@ -102,13 +104,13 @@ def _print(result: SuggestResult, explain: bool) -> None:
         "L",
         "heads",
         "KV",
-        "FFN",
+        "H'e" if result.template.num_experts else "H'",
         "experts",
         "total",
         "active",
         *rates,
-        "area",
-        "shape penalty",
+        AREA_HEADING,
+        "shape penalty, nats/token",
         "KV B/token",
     ]
     print_table(columns, [_row(s) for s in result.designs])
@@ -119,7 +121,7 @@ def _print(result: SuggestResult, explain: bool) -> None:
         quality = "at equal quality" if s.equal_quality else f"gives up: {'; '.join(s.gives_up)}"
         typer.echo(f"{s.design.name} beside {s.nearest.name}: {beside}; {quality}")
         typer.echo(f"  {s.waterfall.message}")
-        laws = (f"{law.change:+.4f} by the {law.law} law ({_beyond(law.times_beyond)})" for law in s.laws)
+        laws = (f"{law.change:+.4f} by the {FIT_RANGES[law.law].title}, {_beyond(law.times_beyond)}" for law in s.laws)
         typer.echo(f"  predicted loss beside {s.nearest.name}, nats/token: {'; '.join(laws)}")
         if s.review is not None and s.review.findings:
             typer.echo(f"  findings: {', '.join(f'{f.id} {f.dimension} ({f.cost_share:.1%})' for f in s.review.findings)}")

@@ -164,7 +164,7 @@ def test_warnings_beyond_the_fit() -> None:
     small = load_model("Gemma-2-2B").with_(hidden_size=2048, num_hidden_layers=24)
     assert fit_warnings(small) == []
     large = " ".join(fit_warnings(load_model("DeepSeek-V3")))
-    assert "MoE size law (Zhao)" in large and "joint size law" in large and "width 7168, 61 layers" in large
+    assert "MoE law (Zhao et al.)" in large and "joint law (Ludziejewski et al.)" in large and "width 7168, 61 layers" in large
 
 
 def test_laws_side_by_side() -> None:

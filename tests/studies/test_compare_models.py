@@ -5,6 +5,8 @@ import pytest
 
 from shapefront.costmodel import InvalidValueError
 from shapefront.costmodel.models import load_model, model_names
+from shapefront.costmodel.serving_frontier import AREA
+from shapefront.search.objectives import AREA_RATES
 from shapefront.studies.cli import main
 from shapefront.studies.compare import compare
 
@@ -20,13 +22,13 @@ def test_a_model_equals_itself() -> None:
     found = compare(["Llama-3.1-8B", "llama-3.1-8b"])
     first, second = found.models
     assert first.throughput == second.throughput
-    assert second.area_over_first == 0 and second.gives_up == () and second.loss_change == 0
+    assert second.area_over_first == 1 and second.gives_up == () and second.loss_change == 0
 
 
 def test_what_is_given_up_is_named() -> None:
     found = compare(["Llama-3.1-8B", load_model("Llama-3.1-8B").with_(num_key_value_heads=4)])
     assert "a smaller KV cache a layer" in found.models[1].gives_up
-    assert found.models[1].area_over_first > 0.5  # half the cache at 8k context: far more sequences a GPU
+    assert found.models[1].area_over_first > 1.5  # half the cache at 8k context: far more sequences a GPU
 
 
 def test_frontiers_rise_and_fall() -> None:
@@ -55,13 +57,26 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert [m["name"] for m in found["models"]] == ["Llama-3.1-8B", "Qwen3-8B"]
     assert found["models"][0]["frontier"]
     assert _run("compare", "Llama-3.1-8B", "Qwen3-8B") == 0
-    assert "gives up: more parameters" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "gives up: more parameters" in text and "area, 10–200 tokens/s/user" in text and "area ÷ first" in text
     assert _run("models", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in rows] == model_names()
     assert {"total_params", "active_params", "hidden_size", "attention"} <= set(rows[0])
     assert _run("models", "Qwen3-8B") == 0
-    assert "aiconfigurator-core" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "aiconfigurator-core" in text and "nats/token" in text and "bytes (FP8 KV cache, all layers)" in text
+    assert "q_lora_rank" not in text and "None" not in text and "[]" not in text  # Qwen3-8B has no latent attention, no notes
+
+
+def test_estimate_and_compare_give_one_area(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("estimate", "Llama-3.1-8B", "--gpus", "1", "--json") == 0
+    estimated = json.loads(capsys.readouterr().out)
+    assert _run("compare", "Llama-3.1-8B", "Qwen3-8B", "--gpus", "1", "--json") == 0
+    first, second = json.loads(capsys.readouterr().out)["models"]
+    assert estimated["frontier_bounds"] == list(AREA[:2]) == [AREA_RATES[0], AREA_RATES[-1]]
+    assert estimated["frontier_area"] == pytest.approx(first["frontier_area"], rel=1e-9)
+    assert second["frontier_area_over_first"] == pytest.approx(second["frontier_area"] / first["frontier_area"], rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from shapefront.search.evaluate import evaluate
 from shapefront.studies.cli import main
 from shapefront.studies.iso_loss import iso_loss
 from shapefront.studies.suggest import SuggestResult, suggest
+from shapefront.studies.suggest_template import is_usual, nearest_model
 
 BUDGETS = {"8B": (8e9, None), "30B-A3B": (30e9, 3e9), "116.8B-A5.7B": (116.8e9, 5.7e9), "671B-A37B": (671e9, 37e9)}
 
@@ -131,6 +132,27 @@ def test_nearest_real_models() -> None:
     assert _suggested("671B-A37B")[0].designs[0].nearest.name == "DeepSeek-V3"
 
 
+@pytest.mark.parametrize(
+    ("total", "active", "name"),
+    [
+        (14e9, None, "Qwen2.5-14B"),  # OLMo-2-13B (13.7B) is nearer, with a KV head a head
+        (7e9, None, "Mistral-7B-v0.3"),  # Llama-2-7B (6.7B) likewise
+        (60e9, 6e9, "Qwen3-30B-A3B"),  # a tenth active like the budget; Phi-3.5-MoE's vocabulary is in the lowest tenth
+        (16e9, 2.4e9, "DeepSeek-V2-Lite"),  # MLA has a latent, not a KV head a head
+    ],
+)
+def test_templates_share_kv_heads_and_the_active_share(total: float, active: float | None, name: str) -> None:
+    assert nearest_model(total, active, active is not None).name == name
+
+
+def test_an_unusual_model_is_the_last_resort() -> None:
+    # every MLA model's shape is usual, so a class of one kind still finds one; no MHA model ever wins while a GQA one exists
+    for total in (3e9, 6.7e9, 13e9, 35e9):
+        found = nearest_model(total, None, False).architecture
+        assert is_usual(found) and found.num_key_value_heads < found.num_attention_heads
+    assert nearest_model(1e9, None, True, attention="mla").architecture.attention == "mla"
+
+
 def test_like_keeps_what_the_user_fixes() -> None:
     result = suggest(like="Qwen3-8B", fix={"num_hidden_layers": 36}, count=3, with_review=False)
     qwen = load_model("Qwen3-8B")
@@ -216,6 +238,32 @@ def test_unsupported_config_names_the_fields(tmp_path: Any) -> None:
     path.write_text('{"model_type": "rwkv7", "hidden_size": 2048}', encoding="utf-8")
     with pytest.raises(InvalidValueError, match=r"'rwkv7' is not supported; supported are llama.*num_attention_heads"):
         suggest("8B", like=path)
+
+
+def test_an_odd_head_size_is_named(tmp_path: Any) -> None:
+    # 125 is odd: only 128 heads (or 256, ...) fill whole tiles of 128, far more than 14B has
+    path = tmp_path / "config.json"
+    config = {"model_type": "qwen2", "hidden_size": 5000, "intermediate_size": 13824, "num_hidden_layers": 48}
+    config |= {"num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 152064, "tie_word_embeddings": False}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(InvalidValueError, match=r"fits 14.00B parameters.*head size of 125 .* multiples of 128: .*head_dim=128"):
+        suggest("14B", like=path)
+
+
+def test_a_contradicting_pin_names_the_band_and_counts_like_the_plain_call() -> None:
+    plain = suggest("14B", count=1, with_review=False).legal
+    with pytest.raises(InvalidValueError, match=f"without hidden_size=3072 there are {plain} legal designs") as stopped:
+        suggest("14B", fix={"hidden_size": 3072})
+    assert "relax one of: " in str(stopped.value) and "drop the band" in str(stopped.value)
+
+
+def test_command_says_how_to_choose_the_template(capsys: pytest.CaptureFixture[str]) -> None:
+    for more, shown in (((), True), (("--like", "Llama-3.1-8B"), False)):
+        with pytest.raises(SystemExit):
+            main(["suggest", "--params", "8B", "--count", "1", *more])
+        text = capsys.readouterr().out
+        assert "template Llama-3.1-8B" in text and ("choose another with --like" in text) == shown
+        assert "dense law (Besiroglu et al.)" in text and "area, 10–200" in text
 
 
 def test_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
