@@ -7,7 +7,7 @@ import numpy as np
 from ...costmodel.architecture import Architecture
 from ...costmodel.batch import ArchitectureBatch
 from ..bands import FORMULAS, band_statistics, ratios
-from ..quality import delta_loss_shape
+from ..quality import delta_loss_shape, predicted_loss
 from .considered import Considered
 from .finding import Draft
 from .neighbours import changes, reshaped
@@ -35,6 +35,7 @@ def _too_deep(design: Architecture, considered: Considered) -> list[Draft]:
     wide = batch.hidden_size / batch.num_hidden_layers
     penalty = delta_loss_shape(batch.hidden_size, batch.num_hidden_layers)
     ok = (wide >= NEAR_EDGE * edge) & (wide <= edge) & (penalty <= considered.max_delta_loss_shape)
+    ok &= predicted_loss(batch) - predicted_loss(design) <= considered.max_delta_loss_shape
     inside = np.flatnonzero(ok)
     if not inside.size:
         return []

@@ -87,7 +87,8 @@ class Finding:
         fix: dimension → value that removes the departure.
         source: where rule and threshold come from.
         note: what the fix gives up and no price shows.
-        level: ``finding`` (costs at least :data:`FINDING_SHARE` of the step time at a rate) or ``information``.
+        level: ``finding`` (costs at least :data:`FINDING_SHARE` of the step time at a rate) or ``information`` (cheaper, or
+            no property of the design, or its fix would be slower or outside the quality guard and is not offered).
         cost_share_throughput, cost_share_latency: share of the step time that the departure costs at the two user rates,
             against the compliant neighbours with everything else equal; None where it cannot be told.
         cost_share_prefill: the same share of the prefill's time on the layout of the throughput rate; shown beside the others, it

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...costmodel.architecture import Architecture
 from ...costmodel.errors import InvalidValueError
 from ...costmodel.serving import ServingSetup
-from ..quality import SOFT_SHAPE_LIMIT
+from ..quality import SOFT_SHAPE_LIMIT, predicted_loss
 from . import alignment, decoupling, depth, experts, pipeline, precision, shape
 from .catalogue import RULES
 from .considered import Considered
@@ -29,7 +29,7 @@ class Review:
         rates: user rates, tokens/s/user: throughput and latency.
         points: the design's best operating point at each rate, None where no layout reaches it.
         findings: departures that cost at least the threshold share of the step time at a rate, worst first.
-        information: the cheaper ones and those that are no property of the design, worst first.
+        information: the cheaper ones, those that are no property of the design and those without an acceptable fix, worst first.
     """
 
     design: Architecture
@@ -61,14 +61,15 @@ def review(
 
     A departure's cost is the share of the decode step's time that the compliant neighbours save, everything else equal, at the
     design's best layout and concurrency for each rate. Where a neighbour is smaller or larger, the time is taken on the straight
-    line between the neighbours below and above, so that the mere effect of size does not count.
+    line between the neighbours below and above, so that the mere effect of size does not count. A fix that is slower at every
+    rate, or whose predicted loss rises by more than the guard's limit, is not offered; such a departure is information.
 
     Args:
         design: the design.
         setup: deployment: workload, formats, profile and the layouts considered.
         rates: user rates, tokens/s/user: throughput and latency.
         finding_share: least share of the step time that makes a finding.
-        max_delta_loss_shape: limit of the shape penalty, nats/token.
+        max_delta_loss_shape: limit of the shape penalty and of the predicted loss a fix may add, nats/token.
 
     Raises:
         InvalidValueError: the rates are not two positive numbers, or the design fits no layout at either rate.
@@ -87,7 +88,7 @@ def review(
         )
     drafts = structural_drafts(design, Considered.of(design, setup, max_delta_loss_shape))
     pricer.prepare(drafts)
-    priced = [_finding(draft, pricer, finding_share) for draft in drafts]
+    priced = [_finding(draft, pricer, finding_share, max_delta_loss_shape) for draft in drafts]
     priced.sort(key=lambda f: (-f.cost_share, f.id, f.dimension))
     return Review(
         design,
@@ -98,10 +99,27 @@ def review(
     )
 
 
-def _finding(draft: Draft, pricer: Pricer, finding_share: float) -> Finding:
+def _refused(draft: Draft, own: Architecture, gains: Sequence[float | None], max_loss_rise: float) -> str:
+    """Why a draft's fix is not offered; empty where it is."""
+    if draft.fixed is None:
+        return ""
+    what = ", ".join(f"{name}={value}" for name, value in draft.fix.items())
+    told = [gain for gain in gains if gain is not None]
+    if told and max(told) < 0:
+        return f"no fix offered: {what} would be slower at every rate ({' / '.join(f'{gain:+.2%}' for gain in told)})"
+    rise = float(predicted_loss(draft.fixed)[0] - predicted_loss(own)[0])
+    if rise > max_loss_rise:
+        return f"no fix offered: {what} would raise the predicted loss by more than {max_loss_rise:g} nats/token ({rise:+.4f})"
+    return ""
+
+
+def _finding(draft: Draft, pricer: Pricer, finding_share: float, max_loss_rise: float) -> Finding:
     costs, gains = ([None if math.isnan(v) else float(v) for v in row] for row in pricer.price(draft))
     prefill = pricer.prefill_cost(draft)
-    rule, fixed = RULES[draft.id], draft.fixed
+    rule, refused = RULES[draft.id], _refused(draft, pricer.design, gains, max_loss_rise)
+    fixed = None if refused else draft.fixed
+    if refused:
+        gains = [None] * len(gains)
     advisory = draft.advisory if isinstance(draft.advisory, bool) else draft.advisory(pricer)
     worst = max([c for c in costs if c is not None], default=0.0)
     own = pricer.design
@@ -112,10 +130,10 @@ def _finding(draft: Draft, pricer: Pricer, finding_share: float) -> Finding:
         value=float(draft.value),
         threshold=float(draft.threshold),
         message=draft.message,
-        fix=dict(draft.fix),
+        fix={} if refused else dict(draft.fix),
         source=rule.source,
-        note=draft.note,
-        level="finding" if worst >= finding_share and not advisory else "information",
+        note="; ".join(filter(None, (draft.note, refused))),
+        level="finding" if worst >= finding_share and not advisory and not refused else "information",
         cost_share_throughput=costs[0],
         cost_share_latency=costs[1],
         cost_share_prefill=None if math.isnan(prefill) else prefill,

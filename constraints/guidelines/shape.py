@@ -8,7 +8,7 @@ import numpy as np
 
 from ...costmodel.architecture import Architecture
 from ..bands import band_statistics
-from ..quality import delta_loss_shape, size_loss
+from ..quality import delta_loss_shape, predicted_loss, size_loss
 from .catalogue import MIN_REDUCTION, SMALL_SHARD
 from .considered import Considered
 from .finding import Draft, Prices
@@ -78,7 +78,8 @@ def _wider(design: Architecture, considered: Considered) -> Architecture | None:
         return None
     penalty = delta_loss_shape(batch.hidden_size, batch.num_hidden_layers)
     own = float(delta_loss_shape(design.hidden_size, design.num_hidden_layers))
-    inside = np.flatnonzero(penalty <= max(considered.max_delta_loss_shape, own))
+    rise = predicted_loss(batch) - predicted_loss(design)
+    inside = np.flatnonzero((penalty <= max(considered.max_delta_loss_shape, own)) & (rise <= considered.max_delta_loss_shape))
     if not inside.size:
         return None
     off = np.abs(batch.total_params / design.total_params - 1) + np.abs(batch.active_params / design.active_params - 1)

@@ -75,6 +75,8 @@ def _print(result: CheckResult) -> None:
     for role, rate, point in zip(("throughput", "latency"), review.rates, review.points, strict=True):
         where = "out of reach" if point is None else f"{point.tokens_per_second_per_gpu:,.0f} tokens/s/GPU on {point.layout}"
         typer.echo(f"{design.name}: at {rate:g} tokens/s/user ({role}) {where}")
+    if not review.findings:
+        typer.echo("no findings")
     for title, findings in (("findings", review.findings), ("information", review.information)):
         if findings:
             print_table(
@@ -82,8 +84,6 @@ def _print(result: CheckResult) -> None:
                 [_row(f) for f in findings],
                 title=f"{design.name}: {title}, worst first",
             )
-    if not review.findings:
-        typer.echo("no findings")
     for warning in result.warnings:
         typer.echo(f"note: {warning}")
 

@@ -1,5 +1,6 @@
 """The seven guidelines: what is found, what it costs, and that the fix removes it."""
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from shapefront.constraints.divisibility import layout_allowed
 from shapefront.constraints.guidelines import RULES, Considered, Draft, Finding, Review, review, structural_drafts
-from shapefront.constraints.quality import SOFT_SHAPE_LIMIT, delta_loss_shape
+from shapefront.constraints.quality import SOFT_SHAPE_LIMIT, delta_loss_shape, predicted_loss
 from shapefront.costmodel import (
     Architecture,
     ArchitectureBatch,
@@ -174,12 +175,34 @@ def test_prefill_shows_what_decode_hides() -> None:
 
 
 def test_merging_experts_keeps_total_and_active() -> None:
-    fix = _found("Qwen3-30B-A3B", "SF001", "moe_intermediate_size").fix
+    drafts = _drafts(load_model("Qwen3-30B-A3B"))
+    fix = dict(next(d.fix for d in drafts if (d.id, d.dimension) == ("SF001", "moe_intermediate_size")))
     assert fix == {"moe_intermediate_size": 3072, "num_experts": 32, "num_experts_per_tok": 2}
     design, fixed = load_model("Qwen3-30B-A3B"), load_model("Qwen3-30B-A3B").with_(**fix)
     router = 48 * (128 - 32) * 2048
     assert design.total_params - fixed.total_params == router
     assert design.active_params - fixed.active_params == router
+
+
+def test_a_fix_outside_the_guard_or_slower_is_not_offered() -> None:
+    # 32 experts of 2880, top-4, merged to 16 of 5760, top-2: the MoE law adds more than the guard's 0.010 nats/token
+    found = _found("gpt-oss-20b", "SF001", "moe_intermediate_size")
+    merged = load_model("gpt-oss-20b").with_(moe_intermediate_size=5760, num_experts=16, num_experts_per_tok=2)
+    assert float(predicted_loss(merged)[0] - predicted_loss(load_model("gpt-oss-20b"))[0]) > SOFT_SHAPE_LIMIT
+    assert (found.level, found.fix, found.gain_throughput) == ("information", {}, None)
+    assert "no fix offered" in found.note and "16" in found.note and "more than 0.01 nats/token" in found.note
+    lifted = review(load_model("gpt-oss-20b"), _setup(True), max_delta_loss_shape=math.inf)
+    again = next(f for f in lifted.all if (f.id, f.dimension) == ("SF001", "moe_intermediate_size"))
+    assert again.fix == {"moe_intermediate_size": 5760, "num_experts": 16, "num_experts_per_tok": 2}
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "Qwen3-30B-A3B"])
+def test_no_offered_fix_is_slower_at_every_rate(model: str) -> None:
+    for finding in _review(model).all:
+        gains = [g for g in (finding.gain_throughput, finding.gain_latency) if g is not None]
+        assert not gains or max(gains) >= 0, finding
+        if finding.level == "finding" and "no fix" in finding.note:
+            pytest.fail(f"{finding.id} has no acceptable fix, so it is information")
 
 
 def test_going_wider_keeps_size_and_guard() -> None:
