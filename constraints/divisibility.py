@@ -59,9 +59,14 @@ def layout_allowed(batch: ArchitectureBatch, layouts: LayoutBatch, *, balanced_p
 def layout_reasons(architecture: Architecture, layout: Layout, *, balanced_pipeline: bool = True) -> list[str]:
     """Why ``layout`` does not divide ``architecture``; empty when it does."""
     batch, layouts = ArchitectureBatch.from_architectures([architecture]), LayoutBatch.from_layouts([layout])
-    values = (
-        f"num_attention_heads={architecture.num_attention_heads}, num_key_value_heads={architecture.num_key_value_heads}, "
-        f"num_experts={architecture.num_experts}, width={architecture.moe_intermediate_size or architecture.intermediate_size}, "
-        f"num_hidden_layers={architecture.num_hidden_layers}, layout {layout}"
+    return [rule for rule, ok in _rules(batch, layouts, balanced_pipeline) if not bool(ok[0, 0])]
+
+
+def layout_values(architecture: Architecture) -> str:
+    """The dimensions that layouts divide, for a message."""
+    width = architecture.moe_intermediate_size or architecture.intermediate_size
+    experts = f", num_experts={architecture.num_experts}" if architecture.num_experts else ""
+    return (
+        f"num_attention_heads={architecture.num_attention_heads}, num_key_value_heads={architecture.num_key_value_heads}"
+        f"{experts}, width={width}, num_hidden_layers={architecture.num_hidden_layers}"
     )
-    return [f"{rule}, got {values}" for rule, ok in _rules(batch, layouts, balanced_pipeline) if not bool(ok[0, 0])]

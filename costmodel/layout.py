@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidValueError, check_keys
+from .errors import InvalidValueError, UnknownKeyError, check_keys
 
 IntArray = NDArray[np.int64]
 MAX_GPUS = 4096
+KEYS = "tpa, kvp, dpa (attention), tpf, ep (FFN) and pp (pipeline)"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,9 +80,11 @@ class Layout:
         values: dict[str, int] = {}
         for part in text.split(",") if text.strip() else []:
             key, _, number = part.strip().partition("=")
-            if not number.strip().isdigit() or len(number) > 6:
+            if not number.strip().isdecimal() or len(number) > 6:
                 raise InvalidValueError(f"a layout reads like 'tpa=1,dpa=8,ep=8', got '{part.strip()[:60]}'")
-            check_keys([key], [f.name for f in fields(cls)], "layout")
+            if key not in {f.name for f in fields(cls)}:
+                near = " (did you mean 'tpa' or 'tpf'?)" if key == "tp" else ""
+                raise UnknownKeyError(f"layout: unknown key '{key[:40]}'{near}; the keys are {KEYS}")
             if key in values:
                 raise InvalidValueError(f"layout names {key} twice: '{text[:80]}'")
             values[key] = int(number)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from ...constraints.divisibility import layout_allowed, layout_reasons
+from ...constraints.divisibility import layout_allowed, layout_reasons, layout_values
 from ...costmodel import (
     DEFAULT_PROFILE,
     Architecture,
@@ -49,7 +50,9 @@ def estimate(
     input: Annotated[int, typer.Option("--input", help="Prompt tokens.")] = 8192,
     output: Annotated[int, typer.Option("--output", help="Answer tokens.")] = 1024,
     profile: Annotated[str, typer.Option(help="Kernel profile: a name or a .toml file.")] = DEFAULT_PROFILE,
-    format: Annotated[str, typer.Option(help="Number format of the linear layers and experts.")] = "nvfp4",
+    hardware: Annotated[str | None, typer.Option(help="GPU in place of the profile's own.")] = None,
+    linear: Annotated[str, typer.Option(help="Number format of the linear layers and experts.")] = "nvfp4",
+    format: Annotated[str | None, typer.Option("--format", hidden=True)] = None,  # former name of --linear
     kv_format: Annotated[str, typer.Option(help="Number format of the KV cache.")] = "fp8",
     mode: Annotated[str, typer.Option(help="decode, disaggregated or aggregated.")] = "decode",
     gpus: Annotated[str | None, typer.Option(help="GPU counts to try, like 4,8,16.")] = None,
@@ -75,20 +78,21 @@ def estimate(
 ) -> None:
     """Price one model: a point, its frontier, its four regimes, or its pipelined prefill."""
     design = read_config(config)
-    formats = TensorFormats.uniform(format, kv=kv_format)
+    formats = TensorFormats.uniform(format or linear, kv=kv_format)
+    priced_on = load_profile(profile, hardware=hardware)
     if mode not in MODES:
         raise InvalidValueError(f"mode must be one of {', '.join(MODES)}, got {mode[:40]!r}")
     work = Workload(
         input_tokens=input, output_tokens=output, load=_load(load), max_ttft_seconds=max_ttft, max_itl_seconds=max_itl
     )
     if stages is not None:
-        print_stages(design, stages, layout, input, chunk, formats, profile, work.load, balanced_only, schedule, json)
+        print_stages(design, stages, layout, input, chunk, formats, priced_on, work.load, balanced_only, schedule, json)
         return
     setup = ServingSetup(
         workload=work,
         layouts=_layouts(design, layout, gpus, kvp),
         formats=formats,
-        profile=profile,
+        profile=priced_on,
         mode=mode,
         overlap=overlap,
         chunk_tokens=chunk,
@@ -124,7 +128,8 @@ def _layouts(design: Architecture, layout: str | None, gpus: str | None, kvp: in
         one = Layout.parse(layout)
         reasons = layout_reasons(design, one, balanced_pipeline=False)
         if reasons:
-            raise InvalidValueError(f"layout {one} does not divide {design.name or 'the model'}: " + "; ".join(reasons))
+            why = f"{'; '.join(reasons)} ({layout_values(design)})"
+            raise InvalidValueError(f"layout {one} does not divide {design.name or 'the model'}: {why}")
         return LayoutBatch.from_layouts([one])
     counts = numbers(gpus, "gpus") if gpus else list(GPU_COUNTS[design.total_params <= SMALL_MODEL])
     if kvp < 1:
@@ -175,6 +180,8 @@ def _point(design: Architecture, setup: ServingSetup, concurrency: float | None,
         | row
         | {
             "profile": load_profile(setup.profile).name,
+            "hardware": hardware.name,
+            "formats": asdict(setup.formats),
             "mode": setup.mode,
             "breakdown": breakdown,
             "breakdown_parts": parts,

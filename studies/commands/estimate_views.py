@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
-from ...costmodel import Architecture, InvalidValueError, Layout, LayoutBatch, TensorFormats, load_profile
+from ...costmodel import Architecture, InvalidValueError, KernelProfile, Layout, LayoutBatch, TensorFormats, load_profile
 from ...costmodel.memory import kv_bytes_per_token
 from ...costmodel.prefill import prefill
 from ...costmodel.regimes import four_regimes
 from ...costmodel.scaling import expert_parallel_table
 from ...costmodel.serving import ServingSetup
-from ...costmodel.serving_frontier import Frontier
+from ...costmodel.serving_frontier import AREA, Frontier
 from ..output import print_json, print_table
 
 THROUGHPUT_RATE = 20.0  # tokens/s/user of the point shown when no layout is named (the studies' throughput rate)
@@ -21,7 +21,7 @@ THROUGHPUT_RATE = 20.0  # tokens/s/user of the point shown when no layout is nam
 def numbers(text: str, name: str) -> list[int]:
     """Whole numbers of an option like ``1,2,4``."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and 0 < len(part) <= 5 and int(part) > 0 for part in parts):
+    if not all(part.isdecimal() and 0 < len(part) <= 5 and int(part) > 0 for part in parts):
         raise InvalidValueError(f"--{name} reads like 1,2,4,8 (whole numbers from 1), got {text[:60]!r}")
     return sorted({int(part) for part in parts})
 
@@ -35,6 +35,10 @@ def common(design: Architecture) -> dict[str, Any]:
         "active_params_with_embedding": design.active_params_with_embedding,
         "kv_bytes_per_token": float(kv_bytes_per_token(design)[0]),
     }
+
+
+def _layout(row: dict[str, Any]) -> Layout:
+    return Layout(**{field.name: row[field.name] for field in fields(Layout)})
 
 
 def print_point(row: dict[str, Any], json: bool) -> None:
@@ -59,11 +63,18 @@ def print_point(row: dict[str, Any], json: bool) -> None:
                 row["bound"],
             ]
         ],
-        title=f"{row['name'] or 'model'}, {row['profile']}, mode {row['mode']}, context {row['context']:g}",
+        title=f"{row['name'] or 'model'} on {_layout(row)}: {row['hardware']}, {row['profile']}, linear layers "
+        f"{row['formats']['ffn']}, KV {row['formats']['kv']}, mode {row['mode']}, context {row['context']:g}",
     )
     total = sum(row["breakdown"].values())
     print_table(["part", "µs", "share %"], [[k, 1e6 * v, 100 * v / total] for k, v in row["breakdown"].items()])
     print_table(["kernel (all layers)", "µs"], [[k, 1e6 * v] for k, v in row["breakdown_parts"].items()])
+
+
+def _silicon(setup: ServingSetup) -> str:
+    """GPU and profile of a deployment."""
+    profile = load_profile(setup.profile)
+    return f"{profile.hardware.name}, {profile.name}"
 
 
 def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
@@ -81,7 +92,7 @@ def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
                 "mode": curve.setup.mode,
                 "frontier_area": area["log"],
                 "frontier_area_linear": area["linear"],
-                "frontier_bounds": [10.0, 300.0],
+                "frontier_bounds": list(AREA[:2]),
                 "evaluated": curve.evaluated,
                 "frontier": rows,
             }
@@ -112,8 +123,8 @@ def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
             ]
             for i, row in enumerate(rows)
         ],
-        title=f"{design.name or 'model'}, {load_profile(curve.setup.profile).name}, mode {curve.setup.mode}: frontier of "
-        f"{curve.evaluated} points; area {curve.area():,.0f} (ln tokens/s/user from 10 to 300)",
+        title=f"{design.name or 'model'}, {_silicon(curve.setup)}, mode {curve.setup.mode}: frontier of "
+        f"{curve.evaluated} points; area {curve.area():,.0f} (tokens/s/GPU over ln tokens/s/user, {AREA[0]:g} to {AREA[1]:g})",
     )
 
 
@@ -162,7 +173,7 @@ def print_stages(
     tokens: int,
     chunk: int,
     formats: TensorFormats,
-    profile: str,
+    profile: str | KernelProfile,
     load: str | float,
     balanced_only: bool,
     schedule: bool,

@@ -28,7 +28,8 @@ def export(
     layout: Annotated[str | None, typer.Option(help="For one model: like tpa=1,dpa=8,ep=8.")] = None,
     concurrency: Annotated[float | None, typer.Option(help="For one model: sequences in flight of one replica.")] = None,
     linear: Annotated[str, typer.Option(help="For one model: number format of the linear layers and experts.")] = "nvfp4",
-    kv: Annotated[str, typer.Option(help="For one model: number format of the KV cache.")] = "fp8",
+    kv_format: Annotated[str, typer.Option(help="For one model: number format of the KV cache.")] = "fp8",
+    kv: Annotated[str | None, typer.Option("--kv", hidden=True)] = None,  # former name of --kv-format
     input: Annotated[int, typer.Option(help="For one model: prompt tokens.")] = 8192,
     output: Annotated[int, typer.Option(help="For one model: answer tokens.")] = 1024,
     gpus_per_node: Annotated[int, typer.Option(help="For one model: GPUs that share one operating system.")] = 4,
@@ -43,7 +44,10 @@ def export(
             disaggregated=disaggregated, gpu_budget=gpus,
         )  # fmt: skip
     else:
-        done = _one_model(result, format, out, family, layout, concurrency, linear, kv, input, output, gpus_per_node, replicas)
+        stored = kv or kv_format
+        done = _one_model(
+            result, format, out, family, layout, concurrency, linear, stored, input, output, gpus_per_node, replicas
+        )
     if json:
         print_json({"format": format, "files": done.files, "notes": done.notes})
         return

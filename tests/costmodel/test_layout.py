@@ -22,7 +22,7 @@ def test_parse() -> None:
     assert Layout.parse("tpa=4") == Layout(tpa=4, tpf=4)  # the FFN follows the attention side
     assert Layout.parse("") == Layout()
     assert Layout.parse(str(Layout(dpa=8, ep=4, tpf=2))) == Layout(dpa=8, ep=4, tpf=2)
-    with pytest.raises(UnknownKeyError, match="did you mean 'tpf'"):
+    with pytest.raises(UnknownKeyError, match=r"did you mean 'tpa' or 'tpf'.*tpa, kvp, dpa .attention., tpf, ep .FFN. and pp"):
         Layout.parse("tp=2")
     with pytest.raises(InvalidValueError, match="a layout reads like"):
         Layout.parse("tpa=-1")

@@ -42,6 +42,31 @@ def test_options_of_a_point_are_not_dropped_without_a_layout(option: tuple[str, 
     assert "name its --layout" in refused("estimate", "Llama-3.1-8B", *option)
 
 
+def test_the_header_names_layout_gpu_and_formats() -> None:
+    text = RUN.invoke(app, ["estimate", "Llama-3.1-8B", "--layout", "tpa=2", "--hardware", "h200", "--linear", "fp8"]).output
+    assert "Llama-3.1-8B on tpa=2,tpf=2: h200," in text and "linear layers fp8, KV fp8" in text
+
+
+def test_another_gpu_changes_the_price_and_the_former_flag_still_works() -> None:
+    point = ("estimate", "Llama-3.1-8B", "--layout", "tpa=1", "--profile", "ideal", "--concurrency", "8")
+    own, other = shown(*point, "--linear", "bf16"), shown(*point, "--linear", "bf16", "--hardware", "h200")
+    assert (own["formats"]["ffn"], other["hardware"]) == ("bf16", "h200")
+    assert other["itl_seconds"] > own["itl_seconds"]  # 4.8 TB/s instead of 8
+    assert shown(*point, "--format", "bf16") == own
+
+
+@pytest.mark.parametrize("command", ["estimate", "suggest", "check", "compare", "export"])
+def test_every_command_names_the_formats_alike(command: str) -> None:
+    text = RUN.invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    assert "--linear" in text and "--kv-format" in text and "--kv " not in text
+
+
+def test_a_layout_that_does_not_divide_shows_the_dimensions_once() -> None:
+    text = refused("estimate", "Qwen2.5-14B", "--layout", "tpa=3")  # 40 heads and 8 KV heads: two rules are broken
+    assert text.count("must") == 2 and text.count("num_attention_heads=40") == 1
+    assert "tpa, kvp, dpa (attention), tpf, ep (FFN) and pp" in refused("estimate", "Qwen2.5-14B", "--layout", "tp=8")
+
+
 def test_without_a_layout_the_frontier_is_printed() -> None:
     found = shown("estimate", "Llama-3.1-8B", "--profile", "ideal")
     users = [point["tokens_per_second_per_user"] for point in found["frontier"]]
