@@ -193,6 +193,8 @@ def _sentence(steps: Sequence[Step], total: float, error: float) -> str:
     priced = float(np.prod([1 + s.gain for s in steps if s.priced])) - 1
     rest = float(np.prod([1 + s.gain for s in steps if not s.priced])) - 1
     floor = max(error, 0.005)
+    if total < -floor:
+        return f"slower than the reference model by {-total:.0%} in frontier area"
     if total <= floor:
         return f"no gain over the reference model beyond {'the model error' if error > 0.005 else 'rounding'} ({total:+.1%})"
     if priced <= floor:

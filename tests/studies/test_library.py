@@ -144,6 +144,7 @@ def _steps(*gains: float) -> tuple[Step, ...]:
         ((0.0, 0.2, 0.0, 0.0, 0.0), "KV and sparsity add nothing"),
         ((0.0, 0.2, 0.0, 0.5, 0.0), "quality not priced"),
         ((0.0, 0.001, 0.0, 0.0, 0.0), "no gain over the reference model"),
+        ((0.0, -0.34, 0.0, 0.0, 0.0), "slower than the reference model by 34% in frontier area"),
         ((float("nan"), 0.1, 0.1, 0.1, 0.1), "cannot be split"),
     ],
 )
