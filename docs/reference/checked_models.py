@@ -14,7 +14,8 @@ What `shapefront check NAME` finds under the study defaults (8192 tokens in, 102
 `{profile}`; 1-8 GPUs up to 70B, 4-72 above; throughput counted at 20 tokens/s/user, latency at 100). A cost is the share of the
 decode step's time that the compliant neighbours would save, everything else equal. **Findings** cost at least 0.5 % at one of
 the two rates; **information** lists the cheaper departures, those that are no property of the design, and those whose fix would
-be slower or would raise the predicted loss by more than 0.010 nats/token. Regenerate with `python docs/reference/checked_models.py`.
+be slower or would raise the predicted loss by more than 0.010 nats/token. Regenerate with
+`python docs/reference/checked_models.py`.
 
 A shape is judged as hardware sees it, not as a model: SF009 ("deeper than quality asks for") leans on a shape law fitted below 2B
 parameters. Under the defaults decode is mostly KV reads and weight reads, so a dimension that is not a multiple of 128 costs
