@@ -76,7 +76,7 @@ def show_race(title: str, runs: Runs, evaluations: int) -> None:
     rows = []
     for name, meters in runs.items():
         cells = [spread([m.at(evaluations=n) for m in meters]) if meters[0].spent >= n else "–" for n in steps]
-        rows.append([name, *cells, f"{np.median([m.points[-1][1] / m.spent for m in meters]) * 1e3:.1f}"])
+        rows.append([name, *cells, f"{np.median([m.ended / m.spent for m in meters]) * 1e3:.1f}"])
     head = ["", *map(str, steps), "ms each"]
     table(f"{title}: share of the proven hypervolume after so many evaluations, median (worst)", head, rows)
     times = (1, 2, 5, 10, 20)

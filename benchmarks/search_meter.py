@@ -64,6 +64,7 @@ class Meter:
     target: float = float("inf")
     points: list[tuple[int, float, float]] = field(default_factory=list)
     spent: int = 0
+    ended: float = 0.0
     _start: float = field(default_factory=time.process_time)
     _pause: float = 0.0
     _tops: dict[int, NDArray[np.float64]] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Meter:
     def _stop(self) -> None:
         reached = bool(self.points) and self.points[-1][2] >= self.target
         if reached or self.spent >= self.evaluations or self.clock >= self.seconds:
+            self.ended = self.clock
             raise Stop
 
     def _swept(self, candidates: Candidates, priced: Priced) -> NDArray[np.float64]:
