@@ -159,7 +159,7 @@ class SearchSpec(Section):
     engine: Literal["optuna", "exhaustive"] = "optuna"
     trials: Whole = Field(400, ge=1, le=MAX_TRIALS)
     sampler: Literal["nsgaii", "nsgaiii", "tpe", "random", "qmc", "gp"] = "nsgaii"
-    population: Whole = Field(48, ge=2, le=10_000)
+    population: Whole = Field(24, ge=2, le=10_000)
     seed: Whole = Field(0, ge=0, le=2**32 - 1)
     polish: bool = Field(True, strict=True)
 
