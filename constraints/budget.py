@@ -86,7 +86,9 @@ class Budget:
         return np.asarray(np.all([v <= 0 for v in self.violations(batch).values()], axis=0))
 
 
-def iter_legal(space: DesignSpace, budget: Budget, rules: Rules, *, chunk: int = 200_000) -> Iterator[ArchitectureBatch]:
+def iter_legal(
+    space: DesignSpace, budget: Budget, rules: Rules, *, chunk: int = 200_000, max_rows: int = join.MAX_ROWS
+) -> Iterator[ArchitectureBatch]:
     """Legal designs of one space in a fixed order, in batches of bounded size.
 
     Args:
@@ -94,11 +96,15 @@ def iter_legal(space: DesignSpace, budget: Budget, rules: Rules, *, chunk: int =
         budget: total and active parameters.
         rules: alignment, quality guard and bands.
         chunk: rows of the join held at a time (memory bound, about 200 B a row).
+        max_rows: rows of the join looked at in all (time bound).
 
     Yields:
         Non-empty batches; concatenated they are the legal set.
+
+    Raises:
+        SpaceTooLargeError: the rules leave more rows than that.
     """
-    for columns in join.outer(space, rules, chunk):
+    for columns in join.outer(space, rules, chunk, max_rows):
         batch = _solve(space, budget, columns)
         if batch is None:
             continue

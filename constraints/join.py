@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..costmodel.batch import IntArray
+from ..costmodel.errors import InvalidValueError
 from .alignment import FLOOR
 from .quality import delta_loss_shape
 from .rules import Rules
 from .space import DesignSpace
 
 Columns = dict[str, IntArray]
+MAX_ROWS = 200_000_000  # about a minute; the largest built-in space takes 38 million
 _ORDER = (
     "hidden_size",
     "num_hidden_layers",
@@ -39,14 +41,42 @@ _RATIOS: dict[str, tuple[tuple[str, ...], Callable[[Columns], NDArray[np.float64
 }
 
 
-def outer(space: DesignSpace, rules: Rules, chunk: int) -> Iterator[Columns]:
-    """Rows of every searched dimension but the solved one, pruned; at most about ``chunk`` rows at a time."""
+class SpaceTooLargeError(InvalidValueError):
+    """A space nobody can enumerate."""
+
+
+def outer(space: DesignSpace, rules: Rules, chunk: int, max_rows: int = MAX_ROWS) -> Iterator[Columns]:
+    """Rows of every searched dimension but the solved one, pruned; at most about ``chunk`` rows at a time.
+
+    Raises:
+        SpaceTooLargeError: more than ``max_rows`` rows were looked at.
+    """
     free = [name for name in space.dimensions if name != space.solved]
     names = [n for n in _ORDER if n in free] + [n for n in free if n not in _ORDER]
-    yield from _grow(space, rules, {}, names, chunk)
+    yield from _grow(space, rules, {}, names, chunk, _Meter(space, max_rows))
 
 
-def _grow(space: DesignSpace, rules: Rules, columns: Columns, names: list[str], chunk: int) -> Iterator[Columns]:
+class _Meter:
+    """Counts the rows that were looked at, so that a space nobody can enumerate ends with a message."""
+
+    def __init__(self, space: DesignSpace, most: int) -> None:
+        self._space, self._rows, self._most = space, 0, most
+
+    def add(self, rows: int) -> None:
+        """Note ``rows`` more.
+
+        Raises:
+            SpaceTooLargeError: they are too many.
+        """
+        self._rows += rows
+        if self._rows > self._most:
+            raise SpaceTooLargeError(
+                f"space '{self._space.name}' spans {self._space.size:.2g} lattice points, and its rules leave more than "
+                f"{self._most:.0e} of them to look at; narrow a range, widen a step, or tighten the bands"
+            )
+
+
+def _grow(space: DesignSpace, rules: Rules, columns: Columns, names: list[str], chunk: int, meter: _Meter) -> Iterator[Columns]:
     if not names:
         if columns:
             yield columns
@@ -59,9 +89,10 @@ def _grow(space: DesignSpace, rules: Rules, columns: Columns, names: list[str], 
         part = {key: np.repeat(column[start : start + step], values.size) for key, column in columns.items()}
         size = min(step, rows - start)
         part[name] = np.tile(values, size)
+        meter.add(part[name].size)
         keep = _keep(space, rules, part, name)
         if keep.any():
-            yield from _grow(space, rules, {key: column[keep] for key, column in part.items()}, rest, chunk)
+            yield from _grow(space, rules, {key: column[keep] for key, column in part.items()}, rest, chunk, meter)
 
 
 def _keep(space: DesignSpace, rules: Rules, columns: Columns, new: str) -> NDArray[np.bool_]:

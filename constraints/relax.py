@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..costmodel.batch import ArchitectureBatch
+from .join import SpaceTooLargeError
 from .rules import Rules
 from .space import DesignSpace
 
 if TYPE_CHECKING:
     from .budget import Budget
 
-_CHUNKS = 40  # chunks of the join looked at per relaxation: bounds the time to a few seconds
+_CHUNKS = 40  # batches of legal designs looked at per relaxation, and
+_ROWS = 5_000_000  # rows of the join: bound the time to a few seconds each
 _TOLERANCES = (0.02, 0.05, 0.1, 0.25, 0.5)
+
+
+def _some(batches: Iterator[ArchitectureBatch]) -> Iterator[ArchitectureBatch]:
+    """The batches up to the bound on rows."""
+    with suppress(SpaceTooLargeError):
+        yield from batches
 
 
 def _count(spaces: Sequence[DesignSpace], budget: Budget, rules: Rules) -> tuple[int, str]:
@@ -26,7 +36,7 @@ def _count(spaces: Sequence[DesignSpace], budget: Budget, rules: Rules) -> tuple
 
     best, text, count = math.inf, "", 0
     for space in spaces:
-        for batch in islice(iter_legal(space, budget, rules), _CHUNKS):
+        for batch in islice(_some(iter_legal(space, budget, rules, max_rows=_ROWS)), _CHUNKS):
             count += len(batch)
             distance = np.abs(batch.total_params / budget.total_params - 1)
             if budget.active_params is not None:

@@ -17,6 +17,7 @@ from ..costmodel.errors import check_keys
 IntArray = NDArray[np.int64]
 # `sliding_window_period` p: of every p layers p - 1 use the window (gpt-oss 2, gemma 3 6); 1 = none do.
 DIMENSIONS = (*INTEGER_FIELDS, "sliding_window_period")
+_NEVER_ZERO = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 MAX_VALUES = 4096  # lattice values of one dimension
 
 
@@ -50,6 +51,14 @@ class DesignSpace:
                 raise InvalidValueError(f"space '{self.name}': {name} must have 1 to {MAX_VALUES} values, has {len(values)}")
             if any(b <= a for a, b in pairwise(values)):
                 raise InvalidValueError(f"space '{self.name}': values of {name} must rise")
+        for name in _NEVER_ZERO:
+            if 0 in (*self.dimensions.get(name, ()), self.fixed.get(name, 1)):
+                raise InvalidValueError(f"space '{self.name}': {name} must be at least 1, got 0")
+        given = {*self.dimensions, *self.fixed}
+        if "sliding_window_period" in given and "sliding_window" not in given:
+            raise InvalidValueError(
+                f"space '{self.name}': sliding_window_period needs sliding_window, the window's tokens; add it"
+            )
         if self.solved not in self.dimensions:
             raise InvalidValueError(
                 f"space '{self.name}': {self.solved} must be searched, because the parameter budget is solved for it"

@@ -88,6 +88,14 @@ class ArchitectureBatch:
         need += [
             ("top_k must be at most num_experts", self.num_experts_per_tok <= self.num_experts),
             ("first_k_dense_replace must be at most num_hidden_layers", self.first_k_dense_replace <= self.num_hidden_layers),
+            (
+                "num_sliding_window_layers must be at most num_hidden_layers",
+                self.num_sliding_window_layers <= self.num_hidden_layers,
+            ),
+            (
+                "sliding_window and num_sliding_window_layers go together",
+                (self.sliding_window > 0) == (self.num_sliding_window_layers > 0),
+            ),
         ]
         for rule, ok in need:
             if not np.all(ok):

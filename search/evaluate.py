@@ -168,6 +168,18 @@ def _context(
     return context, layout, concurrency, fits
 
 
+def some_design_fits(problem: SearchProblem) -> bool:
+    """Whether any legal design has an allowed layout that holds at least one sequence; stops at the first."""
+    total = len(problem.table)
+    for start in range(0, total, BLOCK):
+        block = problem.table.candidates(np.arange(start, min(start + BLOCK, total)))
+        for _, space, batch in block.batches(problem.spaces):
+            setup = problem.setup.with_(formats=problem.spaces[space].formats)
+            if np.any(setup.limits(batch, problem.rules.layouts_allowed(batch, setup.layouts)) >= 1):
+                return True
+    return False
+
+
 def price_reference(problem: SearchProblem) -> FloatArray:
     """Objectives of the reference model with its own best layouts, shape ``(K,)``; NaN where one cannot be priced.
 

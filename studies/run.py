@@ -65,6 +65,7 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
 
     profile = study_profile(spec, study.folder)
     legal = len(problem.table)  # an empty study ends here, before anything is written
+    check_fits(problem)
     metadata = make_metadata(spec, problem, profile)
     log = RunLog(None)
     if options.out is not None:
@@ -113,6 +114,28 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     log("interrupted; continue with --resume" if outcome.interrupted else "done")
     result.notes = log.notes
     return result
+
+
+def check_fits(problem: SearchProblem) -> None:
+    """Refuse a study none of whose designs can be deployed.
+
+    Raises:
+        InvalidValueError: how many GPUs the reference model takes and how many the study allows.
+    """
+    from ..costmodel import load_profile
+    from ..costmodel.memory import gpus_needed
+    from ..search.evaluate import some_design_fits
+
+    if some_design_fits(problem):
+        return
+    setup, model = problem.setup, problem.reference
+    hardware, tokens = load_profile(setup.profile).hardware, setup.workload.peak_context
+    need = gpus_needed(model, context=tokens, formats=setup.formats, hardware=hardware)
+    raise InvalidValueError(
+        f"none of the {len(problem.table)} legal designs fits an allowed layout of up to {int(setup.layouts.gpus.max())} GPUs: "
+        f"{model.name or 'the reference model'} with one sequence of {tokens} tokens takes at least {need} {hardware.name}; "
+        "raise layouts.gpus (or max_tpa, max_pp, max_kvp), shorten the workload, or use smaller formats"
+    )
 
 
 def check_options(spec: StudySpec, options: RunOptions) -> None:
@@ -166,7 +189,8 @@ def open_study(
             f"{where}: '{spec.name}' is a study of independent workers; collect it with 'shapefront worker --collect'"
         )
     if not options.resume:
-        if stored.finished and not stored.evaluations and storage_kind(where) != "postgresql":
+        empty = not stored.trials and not stored.evaluations  # a run that ended before its first generation
+        if empty or (stored.finished and not stored.evaluations and storage_kind(where) != "postgresql"):
             # A finished study of ours costs nothing to repeat; the same study is simply replayed.
             try:
                 check_same(stored.metadata, metadata, where)

@@ -1,5 +1,6 @@
 import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,3 +131,26 @@ def test_contradictory_budgets_are_refused() -> None:
         Budget(1e9, tolerance=0.0)
     with pytest.raises(InvalidValueError, match="tolerance"):
         Budget(1e9, tolerance=float("nan"))
+
+
+def test_a_space_nobody_can_enumerate_ends_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rules that prune, 10^12 points would be walked for days."""
+    from shapefront.constraints import join
+
+    with pytest.raises(join.SpaceTooLargeError, match="lattice points, and its rules leave more than 1e"):
+        list(iter_legal(SMALL, Budget(6e8), Rules(), max_rows=10))
+    monkeypatch.setattr("shapefront.constraints.relax._ROWS", 10)
+    assert "no design is legal" in legal_designs([SMALL], Budget(1e12), Rules()).message
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "num_hidden_layers", "num_attention_heads"])
+def test_a_dimension_of_zero_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"{name} must be at least 1, got 0"):
+        replace(SMALL, dimensions={**SMALL.dimensions, name: (0, 128)}, fixed={k: v for k, v in SMALL.fixed.items() if k != name})
+
+
+def test_a_window_needs_layers_and_a_period_a_window() -> None:
+    with pytest.raises(InvalidValueError, match="sliding_window_period needs sliding_window"):
+        replace(SMALL, fixed={**SMALL.fixed, "sliding_window_period": 2})
+    with pytest.raises(InvalidValueError, match="go together"):
+        list(iter_legal(replace(SMALL, fixed={**SMALL.fixed, "sliding_window": 128}), Budget(6e8), Rules()))
