@@ -11,6 +11,7 @@ from typing import Any
 
 from ..costmodel import ArchitectureKind, InvalidValueError
 from ..costmodel.architecture import INTEGER_FIELDS
+from .result_shape import shape_error
 
 FORMAT_VERSION = 1
 _MAX_BYTES = 500_000_000
@@ -73,6 +74,9 @@ def _check(data: Any, file: Path) -> None:
         raise ResultError(f"{file}: 'runners_up' must be a list; the file is damaged, run the study again with --resume")
     for index, row in enumerate([*data["architectures"], *data.get("runners_up", []), data["reference"]]):
         _check_row(row, f"{file}: architecture {index}")
+    wrong = shape_error(data)
+    if wrong:
+        raise ResultError(f"{file}: {wrong}; the file is damaged, run the study again with --resume")
 
 
 def _check_kind(kind: Any, where: str) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
-from contextlib import closing
+import random
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 
 from shapefront.costmodel import InvalidValueError
@@ -15,6 +20,7 @@ from shapefront.costmodel.hardware import read_toml
 from shapefront.studies import Result
 from shapefront.studies.files import OutputError, prepare_results
 from shapefront.studies.hf_config import read_config
+from shapefront.studies.report import report_html
 from shapefront.studies.result_file import ResultError
 from shapefront.studies.spec import SpecError
 from shapefront.studies.spec_file import parse_spec
@@ -135,3 +141,34 @@ def test_training_tokens_have_bounds(tokens: float) -> None:
 def test_a_width_of_zero_cannot_be_pinned() -> None:
     with pytest.raises(InvalidValueError, match="a pinned hidden_size must be at least 1"):
         suggest("8B", fix={"hidden_size": 0}, profile="ideal")
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every key of nested data, the first two items of each list."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*path, key)
+        yield from _paths(item, (*path, key))
+
+
+def test_a_damaged_result_is_refused_or_shown_whole(tmp_path: Path) -> None:
+    """One key of result.json removed or replaced at a time: what the reader lets through, page, table and picture can show."""
+    small_study(search={"trials": 8, "population": 4, "polish": False}).run(out=tmp_path)
+    healthy = json.loads((tmp_path / "result.json").read_text())
+    dice = random.Random(1)
+    for path in dice.sample(list(_paths({key: item for key, item in healthy.items() if key != "spec"})), 150):
+        data = copy.deepcopy(healthy)
+        place = data
+        for key in path[:-1]:
+            place = place[key]
+        if dice.random() < 0.4:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = dice.choice([None, True, -1, 1e308, "x", "<b>", [], [[]], {}, {"a": 1}])
+        (tmp_path / "result.json").write_text(json.dumps(data))
+        with suppress(ResultError):
+            result = Result.load(tmp_path)
+            report_html(result, guidelines=False)
+            result.ranked_csv()
+            result.pareto_csv()
+            plt.close(result.plot().figure)
