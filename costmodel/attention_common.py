@@ -78,8 +78,8 @@ def parameters_from(cls: Callable[..., P], fit: FamilyFit, where: str) -> P:
     check_keys(fit.parameters, known, where)
     values = {k: tuple(float(x) for x in v) if isinstance(v, list | tuple) else float(v) for k, v in fit.parameters.items()}
     sizes = values.get("head_sizes", ())
-    if not isinstance(sizes, tuple) or any(a >= b for a, b in pairwise(sizes)):
-        raise InvalidValueError(f"{where}: head_sizes must be a rising list, got {sizes}")
+    if not isinstance(sizes, tuple) or any(a >= b for a, b in pairwise((0.99, *sizes))):
+        raise InvalidValueError(f"{where}: head_sizes must be a rising list of sizes from 1, got {sizes}")
     for name, value in values.items():
         if isinstance(value, tuple) and len(value) != len(sizes):
             raise InvalidValueError(f"{where}: {name} must be one number or one per head size ({len(sizes)}), got {len(value)}")

@@ -16,6 +16,7 @@ from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean
 STATUSES = ("datasheet", "measured", "fitted", "inferred")
 _MAX_FILE_BYTES = 1_000_000
 _MAX_KEY_DEPTH = 64
+_MAX_QUANTITY = 1e30
 # key in the file → (unit the file must state, field of Hardware)
 _QUANTITIES = MappingProxyType(
     {
@@ -102,10 +103,12 @@ def parse_hardware(table: dict[str, Any], where: str) -> Hardware:
         parts = ("value", "unit", "source", "status")
         check_keys(entry, parts, f"{where}: {key}", required=parts)
         value = entry["value"]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf or value < 0:
             raise InvalidValueError(f"{where}: {key}.value must be a finite number >= 0, got {value!r:.60}")
-        if value == 0 and key != "nvfp4_flop_per_second":
-            raise InvalidValueError(f"{where}: {key}.value must be positive, got 0")
+        if not 1 <= value <= _MAX_QUANTITY and not (value == 0 and key == "nvfp4_flop_per_second"):
+            raise InvalidValueError(
+                f"{where}: {key}.value must be positive (1 to {_MAX_QUANTITY:g} {unit}), got {value!r:.40}"
+            )
         if entry["unit"] != unit:
             raise InvalidValueError(f"{where}: {key}.unit must be '{unit}', got {entry['unit']!r:.40}")
         if entry["status"] not in STATUSES:

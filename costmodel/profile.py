@@ -16,7 +16,6 @@ pure roofline.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -43,6 +42,7 @@ FAMILIES = (
     "elementwise",
     "step",
 )
+_MAX_NUMBER = 1e30  # beyond any quantity in SI units
 _TOP_KEYS = ("name", "title", "hardware", "stack", "provenance", *FAMILIES)
 _FIT_KEYS = ("status", "source", "parameters", "standard_errors", "fit", "held_out", "valid", "pairs", "note")
 
@@ -155,7 +155,9 @@ def parse_profile(table: Mapping[str, Any], where: str, *, hardware: str | Hardw
             for key, part in numbers.items():
                 for name, value in part.items():
                     _check_number(value, f"{place}: {key}.{name}")
-            valid = {k: (float(v[0]), float(v[1])) for k, v in _table(entry.get("valid", {}), f"{place}: valid").items()}
+                    if isinstance(value, list) and key == "parameters" and not _takes_lists(family, name):
+                        raise InvalidValueError(f"{place}: {key}.{name} must be one number, got a list")
+            valid = {k: _bounds(v, f"{place}: valid.{k}") for k, v in _table(entry.get("valid", {}), f"{place}: valid").items()}
             fits[number_format] = FamilyFit(
                 source=entry["source"], status=entry["status"], valid=valid, note=str(entry.get("note", "")), **numbers
             )
@@ -177,9 +179,27 @@ def _table(value: Any, place: str) -> dict[str, Any]:
 
 
 def _check_number(value: Any, place: str) -> None:
+    if value == []:
+        raise InvalidValueError(f"{place} must hold a number, got an empty list")
     for number in value if isinstance(value, list) else [value]:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise InvalidValueError(f"{place} must be a finite number, got {number!r:.60}")
+        # abs first: an integer too long for a float is refused, not converted
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= _MAX_NUMBER:
+            raise InvalidValueError(f"{place} must be a finite number of at most {_MAX_NUMBER:g}, got {number!r:.60}")
+
+
+def _takes_lists(family: str, name: str) -> bool:
+    """Whether a parameter may be a list: the kernel menu of GEMMs, numbers by head size or by segment elsewhere."""
+    return name.startswith("menu_") if family in ("gemm", "bmm") else family not in ("moe", "elementwise", "step")
+
+
+def _bounds(value: Any, place: str) -> tuple[float, float]:
+    """``[low, high]`` as a pair."""
+    if not isinstance(value, list) or len(value) != 2:
+        raise InvalidValueError(f"{place} must be [low, high], got {value!r:.60}")
+    _check_number(value, place)
+    if value[0] > value[1]:
+        raise InvalidValueError(f"{place}: low must be at most high, got {value!r:.60}")
+    return float(value[0]), float(value[1])
 
 
 def profile_names() -> list[str]:

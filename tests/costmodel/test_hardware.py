@@ -13,7 +13,9 @@ from shapefront.costmodel import (
     hardware_names,
     load_hardware,
 )
+from shapefront.costmodel.attention import attention_decode_seconds
 from shapefront.costmodel.hardware import STATUSES, data_directory, parse_hardware, read_toml
+from shapefront.costmodel.profile import parse_profile
 
 # The table of dense peaks as published; PFLOP/s NVFP4, FP8, BF16, TB/s, SMs, domain.
 PUBLISHED = {
@@ -111,3 +113,42 @@ def test_bits_with_scales() -> None:
         get_format("nvfp")
     with pytest.raises(UnknownKeyError):
         TensorFormats(kv="fp3")
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e300, 10**400, 0.5])
+def test_a_quantity_beyond_anything_physical_is_refused(value: float) -> None:
+    """1e-300 FLOP/s is finite and positive, and overflows in the first product."""
+    table = gb300()
+    table["bf16_flop_per_second"]["value"] = value
+    with pytest.raises(InvalidValueError, match=r"bf16_flop_per_second\.value must be positive"):
+        parse_hardware(table, "mine.toml")
+
+
+PROFILE: dict[str, Any] = {"name": "mine", "hardware": "gb300"}
+FIT: dict[str, Any] = {"status": "fitted", "source": "a test"}
+
+
+@pytest.mark.parametrize(
+    ("family", "fit", "message"),
+    [
+        ("gemm", {"parameters": {"launch_seconds": [1e-6]}}, "launch_seconds must be one number, got a list"),
+        ("moe", {"parameters": {"launch_seconds": [1e-6]}}, "launch_seconds must be one number, got a list"),
+        ("attention_decode", {"parameters": {"head_sizes": []}}, "got an empty list"),
+        ("gemm", {"parameters": {"launch_seconds": 1e308}}, "finite number of at most 1e"),
+        ("gemm", {"parameters": {"launch_seconds": 10**400}}, "finite number of at most 1e"),
+        ("gemm", {"parameters": {}, "valid": {"k": 3}}, "valid.k must be .low, high."),
+        ("gemm", {"parameters": {}, "valid": {"k": [2, 1]}}, "low must be at most high"),
+        ("gemm", {"parameters": {}, "valid": {"k": ["x", 1]}}, "valid.k must be a finite number"),
+    ],
+)
+def test_a_profile_names_what_it_cannot_hold(family: str, fit: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        parse_profile({**PROFILE, family: {"bf16": FIT | fit}}, "mine.toml")
+
+
+def test_head_sizes_start_at_one() -> None:
+    """Parameters are interpolated over the logarithm of the head size."""
+    sizes = {"parameters": {"head_sizes": [0.0, 128.0]}}
+    profile = parse_profile({**PROFILE, "attention_decode": {"bf16": FIT | sizes}}, "mine.toml")
+    with pytest.raises(InvalidValueError, match="rising list of sizes from 1"):
+        attention_decode_seconds(1, 4096, heads=8, kv_heads=1, head_dim=128, kv_format="bf16", profile=profile)
