@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from .interface import PLUGINS, FamilyResult, ValidationRow, fit_of, plugins, va
 from .tables import STACKS, open_tables
 from .toml import profile_toml
 
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 SPLIT = (
     "whole shapes held out by fixed hashes: splitmix64 (costmodel/calibration/split.py) for gemm, bmm, collectives and "
     "element-wise kernels; SHA-256 of whole head groups (calibration/attention_rows.py) for attention (salt 164) and mla "
@@ -93,6 +95,14 @@ def calibrate(
         UnknownKeyError: an unknown hardware, stack, family or dtype.
     """
     known_families(families)
+    if table is not None and families is not None and set(families) != {"gemm"}:
+        raise InvalidValueError(
+            f"a table of your own holds GEMMs, got families {', '.join(families)}; leave them out, or say gemm"
+        )
+    if not _NAME.match(stack):
+        raise InvalidValueError(
+            f"a stack's name has letters, digits, '.', '-' and '_' only (it names the profile), got {stack[:40]!r}"
+        )
     say = progress or (lambda text: None)
     tables = open_tables(hardware, stack, table)
     chosen = ("gemm",) if table is not None else (tuple(families) if families is not None else None)
@@ -151,12 +161,16 @@ def write_profile(result: CalibrationResult, path: str | Path, *, keep: bool = F
                 table[family] = merged
     parse_profile(table, str(target))
     text = profile_toml(table)
+    aside: Path | None = None
     try:
         with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False, encoding="utf-8") as handle:
+            aside = Path(handle.name)
             handle.write(text)
         os.chmod(handle.name, 0o644)
         os.replace(handle.name, target)
     except OSError as error:
+        if aside is not None:
+            aside.unlink(missing_ok=True)
         raise InvalidValueError(f"{target}: cannot be written ({error.strerror}); give a folder that exists") from None
     return target
 

@@ -129,11 +129,11 @@ def _checked(frame: pd.DataFrame, hardware: Hardware, where: str) -> pd.DataFram
         if bad.any():
             row = int(np.argmax(bad))
             raise InvalidValueError(
-                f"{where}: {column} must be a positive number, got {frame[column].iloc[row]!r} in row {row + 1} "
+                f"{where}: {column} must be a positive number, got {str(frame[column].iloc[row])[:40]!r} in row {row + 1} "
                 f"({int(bad.sum())} such rows); drop or measure them again"
             )
         frame[column] = values
-    names = frame["dtype"].astype(str)
+    names = frame["dtype"].map(str)  # astype would leave an empty cell NaN
     for name in names.unique():
         if name not in DTYPES:
             raise UnknownKeyError(f"{where}: unknown dtype '{name[:60]}'{did_you_mean(name, DTYPES)}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STACKS = ("trtllm", "sglang", "vllm")
+_MAX_BYTES = 1_000_000_000
 _SYSTEMS = {
     "gb300": "gb300",
     "gb200": "gb200",
@@ -128,6 +129,10 @@ def open_tables(hardware: str, stack: str, table: str | Path | None = None) -> M
         path = Path(table)
         if not path.is_file():
             raise InvalidValueError(f"{path}: no such file; give a CSV or parquet with columns m, n, k, dtype, latency (ms)")
+        if path.stat().st_size > _MAX_BYTES:
+            raise InvalidValueError(
+                f"{path}: {path.stat().st_size} bytes is more than the {_MAX_BYTES} a table may have; split it"
+            )
         return MeasuredTables(gpu, stack, None, path)
     if stack not in STACKS:
         raise UnknownKeyError(f"unknown serving stack '{stack[:60]}'{did_you_mean(stack, STACKS)}")

@@ -230,3 +230,28 @@ def test_batched_rows_carry_the_absorbed_projections() -> None:
     assert len(rows["fp8"]) == 0 and rows["fp8"].excluded == 424 and "dequantised" in rows["fp8"].note
     assert set(zip(rows["bf16"].n, rows["bf16"].k, strict=True)) == {(512.0, 128.0), (128.0, 512.0)}
     assert 0.2 < rows["bf16"].held_out.mean() < 0.6
+
+
+@pytest.mark.parametrize("stack", ["", "../x", 'a"\nb = 1', "a b", "x" * 65])
+def test_a_stack_name_is_a_name(tmp_path: Path, stack: str) -> None:
+    """It becomes the profile's name, and its file's where no other is given."""
+    path = tmp_path / "table.csv"
+    path.write_text("m,n,k,dtype,latency\n1,128,128,bf16,0.01\n")
+    with pytest.raises(InvalidValueError, match="a stack's name has letters"):
+        calibrate("gb300", stack, path)
+
+
+def test_a_users_table_holds_gemms_alone_and_an_empty_dtype_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("m,n,k,dtype,latency\n1,128,128,bf16,0.01\n1,128,128,,0.01\n")
+    with pytest.raises(InvalidValueError, match="a table of your own holds GEMMs, got families moe"):
+        calibrate("gb300", "mine", path, ["moe"])
+    with pytest.raises(UnknownKeyError, match="unknown dtype 'nan'"):
+        calibrate("gb300", "mine", path)
+
+
+def test_a_table_of_ten_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+    with open(tmp_path / "sparse.csv", "wb") as file:
+        file.truncate(10**10)
+    with pytest.raises(InvalidValueError, match="10000000000 bytes is more than"):
+        calibrate("gb300", "mine", tmp_path / "sparse.csv")
