@@ -8,7 +8,7 @@ import pytest
 
 from shapefront.costmodel import Architecture, ArchitectureBatch, InvalidValueError, Layout, LayoutBatch, enumerate_layouts
 from shapefront.costmodel.decode import decode
-from shapefront.costmodel.profile import KernelProfile, parse_profile
+from shapefront.costmodel.profile import KernelProfile, load_profile, parse_profile
 from shapefront.costmodel.step_parts import reduce_seconds
 from shapefront.costmodel.step_plan import keyed
 
@@ -203,3 +203,15 @@ def test_a_negative_constant_leaves_half_of_the_step() -> None:
     plain = decode(LLAMA_8B, Layout(), 1, context=1024, profile="ideal").seconds[0, 0, 0]
     corrected = decode(LLAMA_8B, Layout(), 1, context=1024, profile="ideal", host_seconds=-1.0).seconds[0, 0, 0]
     assert corrected == pytest.approx(plain / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("profile", ["gb300-sglang", "gb300-vllm", "gb300-trtllm"])
+def test_an_all_reduce_costs_the_same_whatever_is_priced_beside_it(profile: str) -> None:
+    """The faster of two kernels is chosen message by message: a long message in the call moves no short one."""
+    loaded = load_profile(profile)
+    short, ranks = np.array([1e4, 1e6]), np.array(8.0)
+    beside = reduce_seconds(np.array([1e4, 1e6, 1e9]), ranks, loaded)
+    assert np.array_equal(beside[:2], reduce_seconds(short, ranks, loaded))
+    layout = Layout(tpa=8, tpf=8)
+    alone = decode(LLAMA_8B, layout, 1.0, context=1000, profile=profile).seconds[0, 0, 0]
+    assert decode(LLAMA_8B, layout, [1.0, 2048.0], context=1000, profile=profile).seconds[0, 0, 0] == alone
