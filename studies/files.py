@@ -31,8 +31,11 @@ def write_whole(path: Path, data: str | bytes) -> None:
     """Replace ``path`` by ``data`` in one step.
 
     Raises:
-        OutputError: the folder cannot be written (full, read-only, gone).
+        OutputError: the folder cannot be written (full, read-only, gone), or ``path`` is a device, a pipe or a folder, which a
+            rename would take away.
     """
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{path}: is not a plain file, so it is not replaced; choose another --out")
     aside = path.parent / f"{ASIDE}{path.name}"
     raw = data.encode() if isinstance(data, str) else data
     try:

@@ -105,6 +105,10 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         f"{outcome.trials} trials ({recorder.replayed} replayed), {outcome.legal_architectures} legal architectures priced, "
         f"hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
     )
+    failed = [text for text in outcome.priced.errors if text]
+    if failed:
+        first = " ".join(failed[0].split())[:300]
+        log.note(f"user functions failed for {len(failed)} of {len(outcome.priced)} designs; the first: {first}")
     result = Result(contents(spec, outcome, profile, certificate))
     if options.out is not None:
         for text in result.write(options.out, study_toml=study.to_toml()):

@@ -31,6 +31,14 @@ def load_entry(entry: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _words(error: BaseException) -> str:
+    """The error's text; some cannot say it."""
+    try:
+        return str(error)
+    except Exception as worse:
+        return f"(no text: {type(worse).__name__})"
+
+
 def main() -> None:
     """Answer calls until the other side closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -44,7 +52,7 @@ def main() -> None:
         function = load_entry(entry)
     except BaseException as error:
         answers.write(
-            json.dumps({"error": f"cannot import {entry}: {type(error).__name__}: {error}"[:500], "fatal": True}) + "\n"
+            json.dumps({"error": f"cannot import {entry}: {type(error).__name__}: {_words(error)}"[:500], "fatal": True}) + "\n"
         )
         return
     from shapefront.costmodel import Architecture
@@ -56,7 +64,7 @@ def main() -> None:
             value = float(function(Architecture.from_dict(call["design"]), call["point"]))
             answer: dict[str, Any] = {"value": value}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:500]}
+            answer = {"error": f"{type(error).__name__}: {_words(error)}"[:500]}
         answers.write(json.dumps(answer) + "\n")
 
 

@@ -18,7 +18,7 @@ from shapefront.costmodel import InvalidValueError
 from shapefront.costmodel.calibration.serving_figures import validate_figures
 from shapefront.costmodel.hardware import read_toml
 from shapefront.studies import Result
-from shapefront.studies.files import OutputError, prepare_results
+from shapefront.studies.files import OutputError, prepare_results, write_whole
 from shapefront.studies.hf_config import read_config
 from shapefront.studies.report import report_html
 from shapefront.studies.result_file import ResultError
@@ -172,3 +172,15 @@ def test_a_damaged_result_is_refused_or_shown_whole(tmp_path: Path) -> None:
             result.ranked_csv()
             result.pareto_csv()
             plt.close(result.plot().figure)
+
+
+def test_a_device_or_a_folder_is_never_replaced(tmp_path: Path) -> None:
+    """Writing aside and renaming would turn /dev/stdout into a file where the user may do that."""
+    (tmp_path / "stdout").symlink_to("/dev/null")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("stdout", "pipe", "folder"):
+        with pytest.raises(OutputError, match="is not a plain file, so it is not replaced"):
+            write_whole(tmp_path / name, "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe", "stdout"]
+    assert (tmp_path / "stdout").is_symlink()

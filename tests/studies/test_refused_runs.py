@@ -35,3 +35,12 @@ def test_a_run_that_ended_before_its_first_trial_can_simply_be_repeated(tmp_path
             study.run(trials=8, out=tmp_path / "out", allow_code=True)
     with pytest.raises(StorageError, match="unfinished study 'small' with 0 trials"):
         small_study().run(trials=8, out=tmp_path / "out")  # another study is still not mixed with it
+
+
+def test_failed_user_functions_are_told_at_the_end() -> None:
+    """A result without designs must say why; and an error that has no text is still one failed call."""
+    user = [{"name": "mine", "entry": "tests.studies.user_functions:fails_without_words"}]
+    result = small_study(user=user).run(trials=4, allow_code=True)
+    assert result.data["legal_trials"] == 0
+    (note,) = [note for note in result.notes if "user functions failed" in note]
+    assert "designs; the first: user function 'mine' failed: Speechless: (no text: ValueError)" in note

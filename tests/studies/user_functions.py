@@ -64,3 +64,16 @@ def not_finite(architecture: Architecture, point: dict[str, Any]) -> float:
 
 def nothing(architecture: Architecture, point: dict[str, Any]) -> None:
     """Return nothing at all."""
+
+
+class Speechless(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise ValueError
+
+
+def fails_without_words(architecture: Architecture, point: dict[str, Any]) -> float:
+    """Raise what has no text."""
+    raise Speechless
