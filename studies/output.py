@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,21 @@ def print_json(value: Any) -> None:
     sys.stdout.write(to_json(value) + "\n")
 
 
+def line_width(stream: Any) -> int | None:
+    """Characters in a line: the terminal's or ``COLUMNS``; None where the stream is a pipe or a file."""
+    return shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else None
+
+
+def say(text: str) -> None:
+    """Write a sentence to stdout, wrapped at words to the terminal; in one line to a pipe or a file."""
+    width, indent = line_width(sys.stdout), text[: len(text) - len(text.lstrip())]
+    if width is not None and len(text) > width:
+        text = textwrap.fill(
+            text, max(width, 40), subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
+        )
+    sys.stdout.write(text + "\n")
+
+
 def number(value: Any, digits: int = 4) -> str:
     """A number for people: ``digits`` significant digits, thousands grouped, ``–`` for a missing one."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -72,7 +89,14 @@ def count(value: float) -> str:
     return f"{value:.0f}"
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None, file: Any = None) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    title: str | None = None,
+    file: Any = None,
+    right: Collection[int] = (),
+) -> None:
     """Write a table with rich; numbers are set right, text left.
 
     A table wider than the terminal (or ``COLUMNS``) is cut into blocks below each other that repeat the leading columns; numbers
@@ -83,16 +107,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         rows: cells; strings are shown as they are (no markup), numbers through :func:`number`.
         title: a line above.
         file: defaults to stdout.
+        right: columns of text that are set right like numbers.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     body = [list(row) for row in rows]
-    numeric = [bool(body) and all(not isinstance(row[i], str) for row in body) for i in range(len(columns))]
+    numeric = [bool(body) and (i in right or all(not isinstance(row[i], str) for row in body)) for i in range(len(columns))]
     cells = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in body]
     stream = file or sys.stdout
-    console = Console(file=stream, width=None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH, soft_wrap=False)
+    console = Console(file=stream, width=line_width(stream) or _PIPE_WIDTH, soft_wrap=False)
     if title:
         stream.write(title + "\n")
     for block in column_blocks(columns, cells, console.width):

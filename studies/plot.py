@@ -239,7 +239,7 @@ KINDS: Mapping[str, tuple[Callable[[Subject], Plot], str]] = MappingProxyType(
         "pipeline": (_pipeline, "chunked pipeline prefill, who works when"),
         "ttft": (_ttft, "first token and prefill throughput against pipeline depth"),
         "history": (_history, "hypervolume over trials"),
-        "importance": (_importance, "which dimension decides each objective"),
+        "importance": (_importance, "which dimensions go along with each objective (association, not cause)"),
         "alignment": (_alignment, "FFN rate over H and H′"),
     }
 )

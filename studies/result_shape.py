@@ -66,6 +66,9 @@ class _Step(_Part):
     label: Text
     gain: MaybeNumber
     quality_priced: bool
+    change: MaybeNumber = None
+    total_params: MaybeNumber = None
+    active_params: MaybeNumber = None
 
 
 class _Waterfall(_Part):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..constraints.equal_quality import HIGH_SHARE, LOW_SHARE
-from .output import count, number, print_table
+from .output import count, number, print_table, say
 from .result import Result
 
 _SHOWN = 12
@@ -27,7 +27,8 @@ def settings_text(result: Result) -> str:
         budget += f", {count(settings['active_params'])} active"
     formats = settings["formats"]
     served = f"{settings['workload_text']}; {COUNTED[settings.get('serving', 'decode')]}"
-    stored = f"linear layers {formats['ffn']}, experts {formats['experts']}, LM head {formats['lm_head']}, KV {formats['kv']}"
+    experts = f", experts {formats['experts']}" if has_experts(result) else ""
+    stored = f"linear layers {formats['ffn']}{experts}, LM head {formats['lm_head']}, KV cache {formats['kv']}"
     swept = f"{settings['layouts']} layouts x {settings['concurrencies']} concurrencies"
     return (
         f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {served}; {stored}; profile {settings['profile']} on "
@@ -35,20 +36,25 @@ def settings_text(result: Result) -> str:
     )
 
 
+def has_experts(result: Result) -> bool:
+    """Whether any design of the result is a mixture of experts."""
+    return bool(result.reference["num_experts"]) or any(row["num_experts"] for row in result.architectures)
+
+
 def show_result(result: Result, folder: Path | None) -> None:
     """Print a result for people."""
     data = result.data
-    print(settings_text(result))
-    print(
+    say(settings_text(result))
+    say(
         f"{data['trials']} trials, {data['legal_trials']} legal; {data['legal_architectures']} of "
         f"{data['legal_in_study']} legal architectures priced"
         f"{' (all)' if data['legal_architectures'] == data['legal_in_study'] else ''}; hypervolume {data['hypervolume']:.4f}"
     )
     rates = [point["rate"] for point in result.reference["at_rates"]]
-    moe = bool(result.reference["num_experts"]) or any(row["num_experts"] for row in result.architectures)
+    moe = has_experts(result)
     columns = ["rank", "id", "quality", "H", "H'e" if moe else "H'", "L", "heads", "KV", "head"]
     columns += ["E", "k"] if moe else []
-    columns += ["total", "active", "area/ref", *(f"tok/s/GPU @{rate:g}" for rate in rates), "dL_shape", "note"]
+    columns += ["total", "active", "area/ref", *(f"tok/s/GPU @{rate:g}" for rate in rates), "dL_shape, nats/token", "note"]
     rows = [
         _row(row, moe)
         for row in [*result.ranked_rows[:_SHOWN], *data.get("runners_up", [])[: max(0, _SHOWN - len(result.ranked_rows))]]
@@ -57,20 +63,21 @@ def show_result(result: Result, folder: Path | None) -> None:
     print_table(
         columns, rows, title="Ranked by frontier area: the equal-quality front, the open one, then the best designs off them"
     )
+    say(rates_text(rates))
     if len(result.ranked_rows) > _SHOWN:
-        print(f"… {len(result.ranked_rows) - _SHOWN} more in ranked.csv")
+        say(f"… {len(result.ranked_rows) - _SHOWN} more in ranked.csv")
     _show_gains(result)
     _show_error(data)
     for note in result.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     if data.get("certificate"):
         c = data["certificate"]
-        print(
+        say(
             f"certificate: {c['status']}; {c['legal']} legal = {c['priced']} priced + {c['pruned']} pruned; gap "
             f"{number(c['gap_hypervolume'])}"
         )
     if folder is not None:
-        print(f"written to {folder}")
+        say(f"written to {folder}")
 
 
 def _row(row: Mapping[str, Any], moe: bool) -> list[Any]:
@@ -100,16 +107,51 @@ def _show_gains(result: Result) -> None:
     """The waterfall of the best design of each front, and what the open one gives up."""
     best = {row["equal_quality"]: row for row in reversed(result.ranked_rows)}
     if True not in best:
-        print(f"No design of the front is at equal quality with the reference model{size_gap(result)}.")
+        say(f"No design of the front is at equal quality with the reference model{size_gap(result)}.")
     for equal, row in sorted(best.items(), reverse=True):
-        steps = ", ".join(f"{step['label']} {number_percent(step['gain'])}" for step in row["waterfall"]["steps"])
-        print(f"{row['architecture_id']} ({'equal quality' if equal else 'open'}): {row['waterfall']['message']} [{steps}]")
+        say(f"{row['architecture_id']} ({'equal quality' if equal else 'open'}): {row['waterfall']['message']}")
         if row["gives_up"]:
-            print(f"  gives up: {', '.join(row['gives_up'])}")
+            say(f"  gives up: {', '.join(row['gives_up'])}")
         kv = row["kv_bytes_per_token"] / result.reference["kv_bytes_per_token"] - 1
         if abs(kv) >= 0.005:
             depth = row["num_hidden_layers"] / result.reference["num_hidden_layers"] - 1
-            print(f"  KV cache {kv:+.1%} a token, of which {depth:+.1%} by the layers (booked under width against depth)")
+            say(f"  KV cache {kv:+.1%} a token, of which {depth:+.1%} by the layers (booked under width against depth)")
+    if best:
+        show_waterfalls([row for _, row in sorted(best.items(), reverse=True)], result.reference)
+
+
+def show_waterfalls(designs: Sequence[Mapping[str, Any]], reference: Mapping[str, Any]) -> None:
+    """Each design's steps from the reference model, with the size every step was priced at, and what they come to together."""
+    rows: list[list[Any]] = []
+    for row in designs:
+        found, name = row["waterfall"], row["architecture_id"]
+        rows.append([name, "reference model", "", "", count(reference["total_params"]), count(reference["active_params"])])
+        for step in found["steps"]:
+            sizes = [step.get("total_params"), step.get("active_params")]
+            label = step["label"] + ("" if step["quality_priced"] else " *")
+            points = number_percent(step.get("change"))
+            rows.append([name, label, number_percent(step["gain"]), points, *("–" if n is None else count(n) for n in sizes)])
+        total = number_percent(found["total"])
+        rows.append([name, "together", total, total, count(row["total_params"]), count(row["active_params"])])
+    print_table(
+        ["design", "step", "gain", "of reference", "total params", "active params"],
+        rows,
+        title="Where the frontier area comes from, step by step",
+        right=(2, 3, 4, 5),
+    )
+    say(
+        "gain: over the step before (gains multiply); of reference: the same in shares of the reference's area (they add up); "
+        "every step after 'size' is priced at the design's own total; * quality not priced"
+    )
+
+
+def rates_text(rates: Sequence[float]) -> str:
+    """What the columns of a rate and the shape loss mean."""
+    shown = ", ".join(f"@{rate:g}" for rate in rates)
+    return (
+        f"tok/s/GPU {shown}: output tokens/s of one GPU while every user gets at least that many tokens/s; area/ref: frontier "
+        "area over the reference's; dL_shape: predicted loss above that of the best split of width and depth"
+    )
 
 
 def size_gap(result: Result) -> str:
@@ -125,14 +167,17 @@ def size_gap(result: Result) -> str:
 
 
 def number_percent(value: float | None) -> str:
-    """``+6.8%``, or ``–`` for a missing value."""
-    return "–" if value is None or value != value else f"{value:+.1%}"
+    """``+6.8%``, or ``–`` for a missing value; nothing has no sign."""
+    if value is None or value != value:
+        return "–"
+    shown = f"{value:+.1%}"
+    return "0.0%" if shown in ("+0.0%", "-0.0%") else shown
 
 
 def _show_error(data: Mapping[str, Any]) -> None:
     error = data["pairwise_error"]
     if error is None:
-        print(f"The profile {data['settings']['profile']} carries no pairwise error, so small differences are not judged.")
+        say(f"The profile {data['settings']['profile']} carries no pairwise error, so small differences are not judged.")
     else:
-        print(f"Pairwise error of the cost model: {error:.1%}; designs closer than that are not told apart.")
-    print("Ratios are what the model ranks by; how far absolute rates lie from served systems: shapefront validate --serving.")
+        say(f"Pairwise error of the cost model: {error:.1%}; designs closer than that are not told apart.")
+    say("Ratios are what the model ranks by; how far absolute rates lie from served systems: shapefront validate --serving.")

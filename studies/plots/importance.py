@@ -1,4 +1,4 @@
-"""Which dimensions an objective depends on, as Optuna measures it."""
+"""Which dimensions go along with good objectives among the designs a study priced, as Optuna measures it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...costmodel.errors import InvalidValueError
-from .style import CYCLE, Plot, Row, new_figure
+from .style import CYCLE, GREY, Plot, Row, new_figure
 
 if TYPE_CHECKING:
     import optuna
 
 
 def importance_rows(study: optuna.Study, objectives: Sequence[str]) -> list[dict[str, Any]]:
-    """Share of each objective's variance that each dimension explains (PED-ANOVA), largest first.
+    """How strongly each dimension is associated with each objective among the priced designs (PED-ANOVA), largest first.
+
+    The designs are those a search chose under a budget, where one dimension moves with others (more layers, narrower FFN): an
+    association in this sample, no effect of one dimension with the others held.
 
     Raises:
         InvalidValueError: too few finished trials.
@@ -47,7 +50,9 @@ def draw_importance(rows: Sequence[Row], *, note: str = "") -> Plot:
         axis.barh([row["dimension"] for row in part], [100 * row["share"] for row in part], color=CYCLE[index % 6], zorder=3)
         axis.grid(False, axis="y")
         axis.set_xlim(0, 100)
-        axis.set_xlabel("Importance, %", fontsize=11)
+        axis.set_xlabel("Share of the association, %", fontsize=11)
         axis.set_title(name, loc="left", fontsize=11)
-    figure.suptitle("Which dimension decides" + (f"\n{note}" if note else ""), x=0.01, ha="left", fontsize=13)
+    caption = "association among the designs priced, which share one budget; not the effect of one dimension alone"
+    figure.suptitle("Which dimension goes along with the objective", x=0.01, ha="left", fontsize=13)
+    figure.supxlabel(f"{note}\n{caption}" if note else caption, x=0.01, ha="left", fontsize=9, color=GREY)
     return Plot("importance", figure, list(rows))

@@ -192,7 +192,7 @@ def _ranked(result: Result) -> str:
     heads = [("rank", True), ("design", False), ("quality", False), ("area ÷ ref", True)]
     heads += [(f"tok/s/GPU @{rate:g}", True) for rate in rates]
     heads += [*((name, True) for name, _ in columns), ("total", True), ("active", True), ("KV B/token", True)]
-    heads += [("ΔL_shape", True), ("gives up", False)]
+    heads += [("ΔL_shape, nats/token", True), ("gives up", False)]
     rows: list[tuple[str, list[Any]]] = []
     for row in everything:
         own = row["architecture_id"] == "reference"
@@ -207,7 +207,8 @@ def _ranked(result: Result) -> str:
         rows.append(("reference" if own else "", cells))
     note = (
         "<p class='soft'>Equal-quality designs first, each front by frontier area, near-twins grouped; "
-        "then what comes next to the fronts.</p>"
+        "then what comes next to the fronts. tok/s/GPU @20: output tokens/s of a GPU while every user gets at least 20 tokens/s. "
+        "ΔL_shape: predicted loss above that of the best split of width and depth.</p>"
     )
     return f"<h2>Ranked designs</h2>{note}{table(heads, rows, 'Ranked designs')}"
 
@@ -230,14 +231,16 @@ def _waterfalls(result: Result) -> str:
         return ""
     steps = rows[0]["waterfall"]["steps"]
     heads = [("design", False), *((s["label"] + ("" if s["quality_priced"] else " *"), True) for s in steps), ("together", True)]
+    heads += [("total", True), ("active", True)]
     lines = []
     for row in rows:
         found = row["waterfall"]
         cells = [(percent(step["gain"]), step["gain"]) for step in found["steps"]]
-        lines.append(("", [row["architecture_id"], *cells, (percent(found["total"]), found["total"])]))
+        sizes = [(count(row[key]), row[key]) for key in ("total_params", "active_params")]
+        lines.append(("", [row["architecture_id"], *cells, (percent(found["total"]), found["total"]), *sizes]))
     note = (
-        "<p class='soft'>Frontier area gained step by step from the reference to the design. "
-        "* quality not priced by any published law.</p>"
+        "<p class='soft'>Frontier area gained step by step from the reference to the design; gains multiply. After ‘size’ every "
+        "step is priced at the design’s own total parameters. * quality not priced by any published law.</p>"
     )
     return f"<h2>Where the gain comes from</h2>{note}{table(heads, lines, 'Waterfall of gains')}"
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..output import count, number
+from ..waterfall import SHAPE_STEPS, compound
 
 Row = Mapping[str, Any]
 REAL = 0.005  # a gain below half a percent is called none
@@ -15,7 +16,8 @@ def percent(value: float | None) -> str:
     """``+6.8 %`` with a true minus sign, or an en dash for a missing value."""
     if value is None or value != value:
         return "–"
-    return f"{value:+.1%}".replace("-", "−").replace("%", " %")
+    shown = f"{value:+.1%}".replace("-", "−").replace("%", " %")
+    return "0.0 %" if shown[1:] == "0.0 %" else shown
 
 
 def shape_text(row: Row) -> str:
@@ -92,14 +94,11 @@ def headline(designs: Sequence[Row], reference: Row, budget: float | None = None
 
 
 def priced_gain(row: Row) -> float | None:
-    """Gain of the waterfall's quality-priced steps together, compounded; None where there is no waterfall."""
-    steps = [step for step in (row.get("waterfall") or {}).get("steps", []) if step["quality_priced"]]
+    """Gain of alignment, width against depth and FFN split together, compounded; None where there is no waterfall."""
+    steps = [step for step in (row.get("waterfall") or {}).get("steps", []) if step["id"] in SHAPE_STEPS]
     if not steps or any(step["gain"] is None for step in steps):
         return None
-    product = 1.0
-    for step in steps:
-        product *= 1.0 + step["gain"]
-    return product - 1.0
+    return compound(step["gain"] for step in steps)
 
 
 def design_sentences(row: Row, reference: Row) -> list[str]:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shapefront.costmodel import Architecture, TensorFormats
+from shapefront.costmodel import Architecture, InvalidValueError, TensorFormats
 from shapefront.studies import Result, Study, study_names
 from shapefront.studies.problem import area_rates
-from shapefront.studies.waterfall import STEPS, Step, _sentence, areas, path, waterfall
+from shapefront.studies.waterfall import STEPS, Stage, Step, _sentence, areas, path, waterfall
 from tests.studies.small import run_cli, small_study
 
 BUDGET_STUDIES = ("dense-8b", "dense-70b", "moe-30b-a3b", "moe-120b", "moe-671b-a37b")
@@ -57,7 +57,14 @@ def test_the_open_study_has_a_million_designs() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense-8b", "dense-70b", "moe-30b-a3b"])
 def test_another_seed_finds_the_same_best_three(name: str) -> None:
-    names = ("hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "moe_intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    )
     best = []
     for seed in (0, 1):
         rows = _result(name, seed).ranked.head(3)
@@ -80,28 +87,53 @@ def test_an_equal_quality_design_is_compared_with_the_reference(name: str) -> No
 
 
 LLAMA = Architecture(
-    hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, vocab_size=128256
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    vocab_size=128256,
 )
 
 
-def test_each_step_changes_what_it_says_and_keeps_the_budget() -> None:
-    design = LLAMA.with_(hidden_size=3584, intermediate_size=19968, num_hidden_layers=29, num_attention_heads=28, num_key_value_heads=4)
+def test_each_step_changes_what_it_says_and_keeps_the_designs_total() -> None:
+    design = LLAMA.with_(
+        hidden_size=3584, intermediate_size=19968, num_hidden_layers=29, num_attention_heads=28, num_key_value_heads=4
+    )
     stages = path(LLAMA, design)
-    assert stages[0] == LLAMA and stages[-1] == design
-    assert stages[1] == LLAMA  # aligned already: nothing to gain from alignment
+    assert stages[0] == Stage(LLAMA, LLAMA) and stages[-1] == Stage(design, design)
+    assert stages[2] == stages[1]  # aligned already: nothing to gain from alignment
     # (b) takes width and depth; heads in proportion: 32·3584/4096 = 28, rounded to a multiple of the 8 KV heads: 32
-    assert (stages[2].hidden_size, stages[2].num_hidden_layers, stages[2].num_attention_heads) == (3584, 29, 32)
-    assert stages[2].num_key_value_heads == stages[3].num_key_value_heads == 8
-    assert stages[4].num_key_value_heads == 4
-    for stage in stages[2:5]:
-        # one step of the solved width is 16 columns of three matrices in each of 29 layers
-        assert abs(stage.total_params - LLAMA.total_params) <= 3 * 16 * 3584 * 29
+    wide = stages[3].low
+    assert (wide.hidden_size, wide.num_hidden_layers, wide.num_attention_heads) == (3584, 29, 32)
+    assert wide.num_key_value_heads == stages[4].low.num_key_value_heads == 8
+    assert stages[5].low.num_key_value_heads == 4
+    for stage in stages[1:]:
+        assert stage.total_params == pytest.approx(design.total_params, rel=1e-12)
+        assert (stage.high.intermediate_size - stage.low.intermediate_size) in (0, 256)  # 19968 = 78·256
+
+
+def test_another_size_is_booked_in_a_row_of_its_own() -> None:
+    design = LLAMA.with_(intermediate_size=14336 + 512)
+    stages = path(LLAMA, design)
+    # 512 more columns of three matrices of 4096 rows in each of 32 layers
+    assert stages[1].total_params - LLAMA.total_params == pytest.approx(3 * 512 * 4096 * 32)
+    assert all(stage == Stage(design, design) for stage in stages[1:])  # nothing but the size differs
+
+
+def test_a_size_no_ffn_can_give_is_not_split() -> None:
+    small = LLAMA.with_(num_hidden_layers=2, intermediate_size=256)
+    with pytest.raises(InvalidValueError, match="32 layers of width 4096 exceed"):
+        path(LLAMA, small)  # attention and embeddings of 32 layers alone are larger
 
 
 def test_a_misaligned_reference_gains_from_alignment_alone() -> None:
-    odd = LLAMA.with_(intermediate_size=14300)
-    stages = path(odd, odd)
-    assert stages[1].intermediate_size == 14336  # nearest multiple of 256
+    odd, design = LLAMA.with_(intermediate_size=14300), LLAMA.with_(num_hidden_layers=30)
+    stages = path(odd, design)
+    # 14336 = 56·256: aligned widths are multiples of 256, the misaligned ones of gcd(256, 14300) = 4
+    assert stages[1].low.intermediate_size % 256 and stages[1].high.intermediate_size - stages[1].low.intermediate_size == 4
+    assert stages[2].low.intermediate_size % 256 == 0 and stages[2].high.intermediate_size % 256 == 0
+    assert stages[1].low.num_hidden_layers == stages[2].low.num_hidden_layers == 32
 
 
 def test_a_moe_path_splits_experts_before_sparsity() -> None:
@@ -111,8 +143,32 @@ def test_a_moe_path_splits_experts_before_sparsity() -> None:
     )  # fmt: skip
     design = qwen.with_(num_experts=72, num_experts_per_tok=6, moe_intermediate_size=1408)
     stages = path(qwen, design)
-    assert (stages[3].num_experts_per_tok, stages[3].num_experts) == (6, 96)  # E/k kept at 128/8 = 16
-    assert (stages[5].num_experts_per_tok, stages[5].num_experts) == (6, 72)
+    assert (stages[4].low.num_experts_per_tok, stages[4].low.num_experts) == (6, 96)  # E/k kept at 128/8 = 16
+    assert (stages[6].low.num_experts_per_tok, stages[6].low.num_experts) == (6, 72)
+    assert all(stage.total_params == pytest.approx(design.total_params, rel=1e-12) for stage in stages[1:])
+    # 6 of 96 experts are active where 8 of 128 were: at the same total the same share
+    assert stages[4].active_params < design.active_params < 1.1 * stages[4].active_params * 96 / 72
+
+
+def test_the_steps_add_up_and_multiply_to_the_end() -> None:
+    study = small_study()
+    problem, rates = study.problem(), area_rates(study.spec)
+    for i in (0, 5, 9):
+        design = problem.table.candidates([i]).batches(problem.spaces)[0][2].architecture(0)
+        found = waterfall(problem, design, rates=rates)
+        before, after = areas(problem, [problem.reference, design], TensorFormats(), rates, "log")
+        assert found.total == pytest.approx(after / before - 1, rel=1e-12)
+        assert sum(step.change for step in found.steps) == pytest.approx(found.total, abs=1e-12)
+        assert np.prod([1 + step.gain for step in found.steps]) - 1 == pytest.approx(found.total, abs=1e-12)
+        assert [step.total_params for step in found.steps] == pytest.approx([design.total_params] * 6, rel=1e-12)
+        assert found.steps[-1].active_params == design.active_params
+
+
+def test_between_two_widths_the_time_is_interpolated() -> None:
+    stage = Stage(LLAMA, LLAMA.with_(intermediate_size=14592), 0.25)
+    # a quarter of the way from 2 s to 4 s is 2.5 s
+    assert stage.between(2.0, 4.0) == 2.5
+    assert stage.total_params == LLAMA.total_params + 0.25 * 3 * 256 * 4096 * 32
 
 
 def test_the_same_design_has_no_gain() -> None:
@@ -139,13 +195,14 @@ def _steps(*gains: float) -> tuple[Step, ...]:
 @pytest.mark.parametrize(
     ("gains", "text"),
     [
-        ((0.0, 0.0, 0.0, 0.5, 0.0), "gain nothing"),
-        ((0.0, 0.001, 0.0, 0.5, 0.0), "gain nothing"),
-        ((0.0, 0.2, 0.0, 0.0, 0.0), "KV and sparsity add nothing"),
-        ((0.0, 0.2, 0.0, 0.5, 0.0), "quality not priced"),
-        ((0.0, 0.001, 0.0, 0.0, 0.0), "no gain over the reference model"),
-        ((0.0, -0.34, 0.0, 0.0, 0.0), "slower than the reference model by 34% in frontier area"),
-        ((float("nan"), 0.1, 0.1, 0.1, 0.1), "cannot be split"),
+        ((0.0, 0.0, 0.0, 0.0, 0.5, 0.0), "gain nothing"),
+        ((0.0, 0.0, 0.001, 0.0, 0.5, 0.0), "gain nothing"),
+        ((0.0, 0.0, 0.2, 0.0, 0.0, 0.0), "KV and sparsity add nothing"),
+        ((0.0, 0.0, 0.2, 0.0, 0.5, 0.0), "quality not priced"),
+        ((0.0, 0.0, 0.001, 0.0, 0.0, 0.0), "no gain over the reference model"),
+        ((0.0, 0.0, -0.34, 0.0, 0.0, 0.0), "slower than the reference model by 34% in frontier area"),
+        ((float("nan"), 0.1, 0.1, 0.1, 0.1, 0.1), "cannot be split"),
+        ((0.2, 0.0, 0.0, 0.0, 0.0, 0.0), "the other parameter total +20.0%"),
     ],
 )
 def test_the_sentence_is_honest(gains: tuple[float, ...], text: str) -> None:
@@ -154,4 +211,4 @@ def test_the_sentence_is_honest(gains: tuple[float, ...], text: str) -> None:
 
 
 def test_a_gain_below_the_model_error_is_none() -> None:
-    assert "model error" in _sentence(_steps(0.0, 0.015, 0.0, 0.0, 0.0), 0.015, 0.02)
+    assert "model error" in _sentence(_steps(0.0, 0.0, 0.015, 0.0, 0.0, 0.0), 0.015, 0.02)

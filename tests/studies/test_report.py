@@ -58,7 +58,8 @@ def test_percent_has_sign_and_minus() -> None:
 
 
 def test_the_waterfalls_priced_steps_compound() -> None:
-    steps = [{"gain": 0.1, "quality_priced": True}, {"gain": 0.2, "quality_priced": True}, {"gain": 9.0, "quality_priced": False}]
+    gains = {"size": 5.0, "alignment": 0.1, "width_depth": 0.2, "ffn_split": 0.0, "kv": 9.0, "sparsity": 3.0}
+    steps = [{"id": name, "gain": gain} for name, gain in gains.items()]
     assert priced_gain({"waterfall": {"steps": steps}}) == pytest.approx(1.1 * 1.2 - 1)
     assert priced_gain({}) is None
 
@@ -70,7 +71,7 @@ def test_the_headline_does_not_claim_what_is_not_there() -> None:
         [_row([300.0, 90.0], equal_quality=False)], reference
     )
     assert "No design" in headline([], reference)
-    kv_only = {"steps": [{"gain": 0.001, "quality_priced": True}, {"gain": 0.5, "quality_priced": False}]}
+    kv_only = {"steps": [{"id": "width_depth", "gain": 0.001}, {"id": "kv", "gain": 0.5}]}
     text = headline([_row([150.0, 75.0], "a1", frontier_area_over_reference=1.5, waterfall=kv_only)], reference)
     assert "gain nothing over Model-X" in text and "not priced" in text
 

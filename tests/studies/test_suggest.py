@@ -276,7 +276,7 @@ def test_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     for key in ("hidden_size", "total_params", "active_params", "frontier_area", "tokens_per_second_per_gpu", "delta_loss_shape"):
         assert key in first
     assert first["nearest_model"] == "Llama-3.1-8B"
-    assert [s["id"] for s in first["waterfall"]["steps"]] == ["alignment", "width_depth", "ffn_split", "kv", "sparsity"]
+    assert [s["id"] for s in first["waterfall"]["steps"]] == ["size", "alignment", "width_depth", "ffn_split", "kv", "sparsity"]
 
 
 def test_same_question_same_answer() -> None:
