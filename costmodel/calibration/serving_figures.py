@@ -1,7 +1,7 @@
 """Public serving figures (blogs, release notes, benchmark sites) against the model, each in the quantity it states.
 
-Kinds: ``tpot`` (layout and concurrency given), ``saturated`` (layout given, as many sequences as the KV cache holds),
-``decode`` (a decode pool at a batch), ``prefill`` (prompt tokens/s/GPU), ``frontier`` (user rate given, layout not: our
+Kinds: ``tpot`` (layout and concurrency given), ``offline`` (layout and procedure known: a job of N requests,
+:mod:`..offline`), ``saturated`` (layout given, an endless queue: as many sequences as the KV cache holds), ``decode`` (a decode pool at a batch), ``prefill`` (prompt tokens/s/GPU), ``frontier`` (user rate given, layout not: our
 best disaggregated layout stands in, so the figure bounds ours from below). ``basis=`` in the notes says whether tokens
 count output, input, or both. Rows with speculative decoding, without a layout and rate, or without lengths are refused.
 """
@@ -21,11 +21,13 @@ from ..errors import InvalidValueError, ShapefrontError
 from ..formats import TensorFormats
 from ..hardware import data_directory
 from ..layout import Layout, LayoutBatch, enumerate_layouts
+from ..offline import offline_throughput
 from ..prefill import prefill
 from ..profile import KernelProfile
 from ..serving import ServingSetup
 from ..serving_frontier import frontier
 from ..workload import Workload
+from .protocols import protocol_of
 from .serving import error_figures, stack_profile
 from .serving_rows import architecture_of, formats_of, read_table
 
@@ -155,6 +157,14 @@ def _compare(
         total = max(batch * layout.gpus, 1.0)
         seconds = float(decode(design, layout, total, context=isl + osl / 2, formats=formats, profile=profile).seconds[0, 0, 0])
         return (tpot, "tpot", seconds) if not math.isnan(tpot) else (rate, "decode", total / seconds / layout.gpus)
+    how = protocol_of(cells["id"])
+    requests = how.requests.get((work.input_tokens, work.output_tokens)) if how else None
+    if how and requests:
+        job = offline_throughput(
+            design, layout, requests=requests, workload=work, max_tokens=how.max_tokens, formats=formats, profile=profile,
+            moe_kernel=how.expert_kernel, wide_moe_kernel=how.expert_kernel,
+        )  # fmt: skip
+        return rate, "offline", job.tokens_per_second_per_gpu * scale
     grid = (load,) if not math.isnan(load) else tuple(2.0 ** (i / 2) for i in range(31))
     setup = ServingSetup(
         workload=work, layouts=LayoutBatch.from_layouts([layout]), formats=formats, profile=profile, mode="aggregated",
