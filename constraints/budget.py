@@ -19,7 +19,7 @@ from ..costmodel import ArchitectureBatch, InvalidValueError
 from ..costmodel.batch import IntArray
 from . import join
 from .rules import Rules
-from .space import DesignSpace
+from .space import DesignSpace, sound
 
 MAX_PARAMS = 10**14
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -104,31 +104,49 @@ def iter_legal(
     Raises:
         SpaceTooLargeError: the rules leave more rows than that.
     """
-    for columns in join.outer(space, rules, chunk, max_rows):
-        batch = _solve(space, budget, columns)
-        if batch is None:
+    build = space.unchecked if sound(space) else space.batch
+    first, late = join.order(space)
+    meter = join.Meter(space, max_rows)
+    start = {} if first else {name: np.array([value], dtype=np.int64) for name, value in space.fixed.items()}
+    for columns in join.grow(space, rules, start, first, chunk, meter):
+        solved = _solve(space, budget, columns)
+        if solved is None:
             continue
-        keep = np.flatnonzero(budget.feasible(batch) & rules.feasible(batch))
-        if keep.size:
-            yield batch.take(keep)
+        for rows in join.grow(space, rules, solved, late, chunk, meter):
+            batch = build(_expand(space, rows))
+            keep = np.flatnonzero(budget.feasible(batch))
+            batch = batch.take(keep) if keep.size < len(batch) else batch
+            keep = np.flatnonzero(rules.feasible(batch))
+            if keep.size:
+                yield batch.take(keep)
 
 
-def _solve(space: DesignSpace, budget: Budget, columns: dict[str, IntArray]) -> ArchitectureBatch | None:
-    """Expand each row of ``columns`` by every lattice width that meets the total."""
+_FIRST, _COUNT = "first legal width", "legal widths"  # columns of the join that are no dimension
+
+
+def _solve(space: DesignSpace, budget: Budget, columns: dict[str, IntArray]) -> dict[str, IntArray] | None:
+    """The rows that some lattice width takes to the total, with the position of the first such width and their number."""
     values = np.array(space.dimensions[space.solved], dtype=np.int64)
-    rows = next(iter(columns.values())).shape[0]
-    totals = [space.batch({**columns, space.solved: np.full(rows, x, dtype=np.int64)}).total_params for x in (128, 256)]
+    totals = [space.total_params({**columns, space.solved: np.asarray(x)}) for x in (128, 256)]
     slope = (totals[1] - totals[0]) / 128
+    slope = np.where(slope > 0, slope, np.nan)  # no layer holds the solved width: nothing to solve
     base = totals[0] - slope * 128
     low = np.searchsorted(values, (budget.total_params * (1 - budget.tolerance) - base) / slope - 1e-6, side="left")
     high = np.searchsorted(values, (budget.total_params * (1 + budget.tolerance) - base) / slope + 1e-6, side="right")
-    count = np.maximum(high - low, 0)
-    if not count.any():
+    rows = np.flatnonzero(high > low)
+    if not rows.size:
         return None
-    row = np.repeat(np.arange(rows), count)
+    return {name: column[rows] for name, column in columns.items()} | {_FIRST: low[rows], _COUNT: (high - low)[rows]}
+
+
+def _expand(space: DesignSpace, rows: dict[str, IntArray]) -> dict[str, IntArray]:
+    """Each row once for every legal width."""
+    values = np.array(space.dimensions[space.solved], dtype=np.int64)
+    first, count = rows[_FIRST], rows[_COUNT]
+    row = np.repeat(np.arange(count.size), count)
     offset = np.arange(row.size) - np.repeat(np.cumsum(count) - count, count)
-    solved = values[low[row] + offset]
-    return space.batch({**{name: column[row] for name, column in columns.items()}, space.solved: solved})
+    found = {name: column[row] for name, column in rows.items() if name not in (_FIRST, _COUNT)}
+    return found | {space.solved: values[first[row] + offset]}
 
 
 @dataclass(frozen=True)

@@ -45,18 +45,59 @@ class SpaceTooLargeError(InvalidValueError):
     """A space nobody can enumerate."""
 
 
-def outer(space: DesignSpace, rules: Rules, chunk: int, max_rows: int = MAX_ROWS) -> Iterator[Columns]:
-    """Rows of every searched dimension but the solved one, pruned; at most about ``chunk`` rows at a time.
+def order(space: DesignSpace) -> tuple[list[str], list[str]]:
+    """Every searched dimension but the solved one in the order of the join: those joined before the solve, and after.
 
-    Raises:
-        SpaceTooLargeError: more than ``max_rows`` rows were looked at.
+    The last dimensions that do not change the total (top-k where no dense layer's width follows from it, the window
+    pattern) wait until the budget is solved: most rows are gone by then, and the order of the legal set stays.
     """
     free = [name for name in space.dimensions if name != space.solved]
     names = [n for n in _ORDER if n in free] + [n for n in free if n not in _ORDER]
-    yield from _grow(space, rules, {}, names, chunk, _Meter(space, max_rows))
+    idle = {"sliding_window_period", "sliding_window", "num_sliding_window_layers"}
+    leading = "first_k_dense_replace" in space.dimensions or space.fixed.get("first_k_dense_replace", 0) > 0
+    if not leading or "intermediate_size" in {*space.dimensions, *space.fixed}:
+        idle.add("num_experts_per_tok")
+    late: list[str] = []
+    while names and names[-1] in idle:
+        late.insert(0, names.pop())
+    return (names, late) if names else (late, [])
 
 
-class _Meter:
+def grow(space: DesignSpace, rules: Rules, columns: Columns, names: list[str], chunk: int, meter: Meter) -> Iterator[Columns]:
+    """Join more dimensions to rows, pruned; at most about ``chunk`` rows at a time, in lexicographic order.
+
+    Args:
+        space: the lattice.
+        rules: applied as soon as their dimensions are known.
+        columns: rows so far, ``(R,)`` each; empty starts anew. Columns that are no dimension are carried along.
+        names: dimensions to join, in order.
+        chunk: rows held at a time.
+        meter: counts the rows looked at.
+
+    Raises:
+        SpaceTooLargeError: more rows than the meter allows.
+    """
+    if not names:
+        if columns:
+            yield columns
+        return
+    name, rest = names[0], names[1:]
+    values = np.array(space.dimensions[name], dtype=np.int64)
+    rows = next(iter(columns.values())).shape[0] if columns else 1
+    step = max(1, chunk // values.size)
+    for start in range(0, rows, step):
+        part = {key: np.repeat(column[start : start + step], values.size) for key, column in columns.items()}
+        size = min(step, rows - start)
+        part[name] = np.tile(values, size)
+        meter.add(part[name].size)
+        keep = _keep(space, rules, part, name)
+        if keep.all():
+            yield from grow(space, rules, part, rest, chunk, meter)
+        elif keep.any():
+            yield from grow(space, rules, {key: column[keep] for key, column in part.items()}, rest, chunk, meter)
+
+
+class Meter:
     """Counts the rows that were looked at, so that a space nobody can enumerate ends with a message."""
 
     def __init__(self, space: DesignSpace, most: int) -> None:
@@ -76,29 +117,10 @@ class _Meter:
             )
 
 
-def _grow(space: DesignSpace, rules: Rules, columns: Columns, names: list[str], chunk: int, meter: _Meter) -> Iterator[Columns]:
-    if not names:
-        if columns:
-            yield columns
-        return
-    name, rest = names[0], names[1:]
-    values = np.array(space.dimensions[name], dtype=np.int64)
-    rows = next(iter(columns.values())).shape[0] if columns else 1
-    step = max(1, chunk // values.size)
-    for start in range(0, rows, step):
-        part = {key: np.repeat(column[start : start + step], values.size) for key, column in columns.items()}
-        size = min(step, rows - start)
-        part[name] = np.tile(values, size)
-        meter.add(part[name].size)
-        keep = _keep(space, rules, part, name)
-        if keep.any():
-            yield from _grow(space, rules, {key: column[keep] for key, column in part.items()}, rest, chunk, meter)
-
-
 def _keep(space: DesignSpace, rules: Rules, columns: Columns, new: str) -> NDArray[np.bool_]:
     """Rules that became decidable with dimension ``new``."""
     shape = columns[new].shape
-    known = {**{name: np.full(shape, value, dtype=np.int64) for name, value in space.fixed.items()}, **columns}
+    known = {**{name: np.broadcast_to(np.int64(value), shape) for name, value in space.fixed.items()}, **columns}
     ok = np.ones(shape, dtype=bool)
     floors = rules.alignment
 

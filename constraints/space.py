@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..costmodel import ArchitectureBatch, ArchitectureKind, InvalidValueError, TensorFormats
-from ..costmodel.architecture import INTEGER_FIELDS
+from ..costmodel import ArchitectureBatch, ArchitectureKind, InvalidValueError, TensorFormats, parameters
+from ..costmodel.architecture import INTEGER_FIELDS, MAX_DIMENSION
 from ..costmodel.errors import check_keys
 
 IntArray = NDArray[np.int64]
@@ -89,16 +90,21 @@ class DesignSpace:
             dimension → array, ready for ``ArchitectureBatch.from_arrays``.
         """
         shape = next(iter(columns.values())).shape
-        full = {name: np.full(shape, value, dtype=np.int64) for name, value in self.fixed.items()}
+        return {name: np.broadcast_to(value, shape) for name, value in self._derived(columns).items()}
+
+    def _derived(self, columns: Mapping[str, IntArray]) -> dict[str, Any]:
+        """Fixed, searched and derived dimensions, what is one number for all designs as that number."""
+        zero = np.int64(0)
+        full: dict[str, Any] = {name: np.int64(value) for name, value in self.fixed.items()}
         full.update(columns)
         if self.kind.moe:
             width = full["moe_intermediate_size"]
-            shared = full.get("n_shared_experts", np.zeros(shape, dtype=np.int64))
+            shared = full.get("n_shared_experts", zero)
             if "shared_expert_intermediate_size" not in full:
                 full["shared_expert_intermediate_size"] = np.where(shared > 0, width, 0)
             if "intermediate_size" not in full:
-                leading = full.get("first_k_dense_replace", np.zeros(shape, dtype=np.int64))
-                full["intermediate_size"] = np.where(leading > 0, (full["num_experts_per_tok"] + shared) * width, 0)
+                leading = full.get("first_k_dense_replace", zero)
+                full["intermediate_size"] = np.where(leading > 0, (full.get("num_experts_per_tok", zero) + shared) * width, 0)
         if self.kind.attention == "mla":
             full["num_key_value_heads"] = full["num_attention_heads"]
         period = full.pop("sliding_window_period", None)
@@ -108,9 +114,25 @@ class DesignSpace:
             full["sliding_window"] = np.where(full["num_sliding_window_layers"] > 0, full["sliding_window"], 0)
         return full
 
+    def total_params(self, columns: Mapping[str, IntArray]) -> IntArray:
+        """Every stored weight of designs given by columns, ``(A,)``, not validated; what has no weights may be absent."""
+        named = {**dict.fromkeys(INTEGER_FIELDS, np.int64(0)), **self._derived(columns)}
+        shape = next(iter(columns.values())).shape
+        return np.broadcast_to(parameters.total_params(self.kind, SimpleNamespace(**named)), shape)
+
     def batch(self, columns: Mapping[str, IntArray]) -> ArchitectureBatch:
         """Searched columns → a validated batch."""
         return ArchitectureBatch.from_arrays(self.kind, **self.complete(columns))
+
+    def unchecked(self, columns: Mapping[str, IntArray]) -> ArchitectureBatch:
+        """The same without validation, for columns whose designs are known to be valid (see :func:`sound`).
+
+        Dimensions that are fixed or absent are one value seen from every row: read-only, no memory.
+        """
+        full = self.complete(columns)
+        shape = next(iter(columns.values())).shape
+        absent = np.broadcast_to(np.int64(0), shape)
+        return ArchitectureBatch(self.kind, **{name: full.get(name, absent) for name in INTEGER_FIELDS})
 
     def columns(self, batch: ArchitectureBatch) -> dict[str, IntArray]:
         """The searched dimensions of a batch of this space (inverse of :meth:`batch`)."""
@@ -127,6 +149,45 @@ class DesignSpace:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.dimensions)
+
+
+def sound(space: DesignSpace) -> bool:
+    """Whether no combination of the space's values that the join leaves can break a rule of ``ArchitectureBatch``.
+
+    The join keeps KV heads that divide the heads and a top-k of at most the experts where one of the two is searched;
+    every other rule compares one dimension with a constant or with another dimension, so that the smallest and largest
+    values decide. Where this says no, designs are validated one by one.
+    """
+    ends = {name: (values[0], values[-1]) for name, values in space.dimensions.items()}
+    ends |= {name: (value, value) for name, value in space.fixed.items()}
+
+    def low(name: str) -> int:
+        return ends.get(name, (0, 0))[0]
+
+    def high(name: str) -> int:
+        return ends.get(name, (0, 0))[1]
+
+    mla = space.kind.attention == "mla"
+    needed = ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"] if mla else ["head_dim"]
+    needed += [] if mla else ["num_key_value_heads"]
+    needed += ["num_experts", "num_experts_per_tok", "moe_intermediate_size"] if space.kind.moe else ["intermediate_size"]
+    needed += [*_NEVER_ZERO, *(["sliding_window"] if "sliding_window_period" in ends else [])]
+    if any(low(name) < 1 for name in needed) or any(not 0 <= a <= b <= MAX_DIMENSION for a, b in ends.values()):
+        return False
+    if space.kind.moe:
+        if "shared_expert_intermediate_size" in ends and low("shared_expert_intermediate_size") < 1:
+            return False
+        if high("num_experts_per_tok") > low("num_experts") and not {"num_experts", "num_experts_per_tok"} & {*space.dimensions}:
+            return False
+        widest = (high("num_experts_per_tok") + high("n_shared_experts")) * high("moe_intermediate_size")
+    elif high("num_experts"):
+        return False
+    else:
+        widest = high("intermediate_size")
+    if not mla and not {"num_attention_heads", "num_key_value_heads"} & {*space.dimensions}:
+        return False
+    windows = "num_sliding_window_layers" in ends or ("sliding_window" in ends and "sliding_window_period" not in ends)
+    return not windows and high("first_k_dense_replace") <= low("num_hidden_layers") and widest <= MAX_DIMENSION
 
 
 def lattice(low: int, high: int, step: int) -> tuple[int, ...]:
