@@ -10,12 +10,17 @@ import typer
 
 from ...costmodel import DEFAULT_PROFILE, InvalidValueError, get_format
 from ...costmodel.attention_common import BOUNDS
-from ..output import number, print_json, print_table
+from ..output import number, print_json, print_table, say
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
 Profile = Annotated[str, typer.Option(help="Kernel profile: a built-in name (see 'shapefront profiles') or a .toml file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+ASKED_UNITS = {"batch": "sequences", "context": "tokens", "window": "tokens", "ranks": "GPUs"}  # the other names say it
+DATA = {"read_bytes": "data read", "write_bytes": "data written", "kv_bytes": "KV cache read", "wire_bytes": "data sent"}
+UNITS = {"flop": "FLOP", "experts": "experts of the slowest GPU", "rows": "token-expert pairs of the slowest GPU"}
 
 
 def _show(kernel: str, cost: Any, json: bool, **asked: Any) -> None:
@@ -27,18 +32,44 @@ def _show(kernel: str, cost: Any, json: bool, **asked: Any) -> None:
     found.pop("tile", None)
     if isinstance(found.get("bound"), int):
         found["bound"] = BOUNDS[found["bound"]]
+    found |= _achieved(found)
     if json:
         print_json({"kernel": kernel, **asked, **found})
         return
-    rows = []
-    for name, value in found.items():
-        if value is None or isinstance(value, str | int):
-            rows.append([name, "–" if value is None else str(value), ""])
-        elif name.endswith("seconds"):
-            rows.append([name.removesuffix("_seconds") if name != "seconds" else "total", number(value * 1e6), "µs"])
-        else:
-            rows.append([name, number(value), "B" if name.endswith("bytes") else ""])
-    print_table([kernel, "value", "unit"], rows, title=", ".join(f"{key} {value}" for key, value in asked.items()))
+    order = sorted(found, key=lambda name: (name == "bound", name.endswith("per_second"), name == "seconds", "seconds" in name))
+    rows = [[*_for_people(name, found[name])] for name in order]
+    heading = ", ".join(f"{key} {number(value)}{_unit_of(key)}" for key, value in asked.items())
+    print_table([kernel, "value", "unit"], rows, title=heading, right=(1,))
+    say("total: parts that run at the same time are not added; bound: the part that rules")
+
+
+def _achieved(found: dict[str, Any]) -> dict[str, float]:
+    """FLOP/s and bytes/s over the whole kernel, where the cost counts them."""
+    seconds, flop = found.get("seconds"), found.get("flop")
+    moved = [found[name] for name in DATA if found.get(name) is not None]
+    if not seconds:
+        return {}
+    rates = {} if flop is None else {"flop_per_second": flop / seconds}
+    return rates | ({"bytes_per_second": sum(moved) / seconds} if moved else {})
+
+
+def _unit_of(key: str) -> str:
+    return f" {ASKED_UNITS[key]}" if key in ASKED_UNITS else ""
+
+
+def _for_people(name: str, value: Any) -> tuple[str, Any, str]:
+    """Name, value and unit of one line."""
+    if name == "flop_per_second":
+        return "achieved", number(value / 1e12), "TFLOP/s"
+    if name == "bytes_per_second":
+        return "achieved", number(value / 1e9), "GB/s"
+    if value is None or isinstance(value, str):
+        return name, "–" if value is None else value, ""
+    if name.endswith("seconds"):
+        return "total" if name == "seconds" else name.removesuffix("_seconds"), number(value * 1e6), "µs"
+    if name.endswith("_bytes"):
+        return DATA.get(name, name), number(round(value) if value < 1e12 else value), "bytes"
+    return name, number(round(value) if name == "flop" and value < 1e15 else value), UNITS.get(name, "")
 
 
 def _scalar(value: Any) -> Any:
@@ -85,11 +116,11 @@ def gemm(
 def attention(
     heads: Annotated[int, typer.Option(help="Query heads on this GPU.")],
     kv_heads: Annotated[int, typer.Option(help="KV heads on this GPU.")],
-    batch: Annotated[float, typer.Option(help="Sequences.")] = 1,
+    batch: Annotated[float, typer.Option(help="Sequences in the batch.")] = 1,
     context: Annotated[float, typer.Option(help="Decode: tokens in the KV cache. Prefill: tokens before the new ones.")] = 8192,
     new_tokens: Annotated[float, typer.Option(help="New tokens per sequence: 1 is decode, more is prefill.")] = 1,
-    head_dim: Annotated[int, typer.Option(help="Head size.")] = 128,
-    window: Annotated[int, typer.Option(help="Sliding window; 0 = full.")] = 0,
+    head_dim: Annotated[int, typer.Option(help="Head size, values.")] = 128,
+    window: Annotated[int, typer.Option(help="Sliding window, tokens; 0 = full.")] = 0,
     format: Annotated[str, typer.Option(help="Format of the attention math (prefill).")] = "bf16",
     kv_format: Annotated[str, typer.Option(help="Format of the KV cache.")] = "fp8",
     profile: Profile = DEFAULT_PROFILE,
@@ -109,12 +140,12 @@ def attention(
 @app.command()
 def moe(
     tokens: Annotated[float, typer.Option(help="Tokens of the whole EP group in the step.")],
-    hidden_size: Annotated[int, typer.Option(help="H.")],
-    moe_intermediate_size: Annotated[int, typer.Option(help="Width of one expert.")],
-    num_experts: Annotated[int, typer.Option(help="E.")],
+    hidden_size: Annotated[int, typer.Option(help="Hidden size H.")],
+    moe_intermediate_size: Annotated[int, typer.Option(help="Inner width of one expert, H′e.")],
+    num_experts: Annotated[int, typer.Option(help="Experts in the layer, E.")],
     top_k: Annotated[int, typer.Option(help="Experts per token.")],
-    ep: Annotated[int, typer.Option(help="Expert parallelism.")] = 1,
-    tp: Annotated[int, typer.Option(help="Tensor parallelism of an expert.")] = 1,
+    ep: Annotated[int, typer.Option(help="Expert parallelism, GPUs.")] = 1,
+    tp: Annotated[int, typer.Option(help="Tensor parallelism of an expert, GPUs.")] = 1,
     format: Annotated[str, typer.Option(help="Format of weights and activations.")] = "nvfp4",
     load: Annotated[str, typer.Option(help="balanced, power_law_1.01 or power_law_1.2.")] = "balanced",
     profile: Profile = DEFAULT_PROFILE,

@@ -162,6 +162,22 @@ def uneven_heads(architecture: Architecture, shards: int) -> list[str]:
     return []
 
 
+FACTORS = {
+    "tpa": "attention tensor parallel", "kvp": "KV cache parallel", "dpa": "attention data parallel",
+    "tpf": "FFN tensor parallel", "ep": "expert parallel", "pp": "pipeline stages",
+}  # fmt: skip
+
+
+def layout_words(layout: Layout) -> str:
+    """`` (attention data parallel 8, expert parallel 8)``; empty on one GPU."""
+    words = ", ".join(f"{text} {getattr(layout, name)}" for name, text in FACTORS.items() if getattr(layout, name) > 1)
+    return f" ({words})" if words else ""
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count != 1 else ''}"
+
+
 def script(deployment: Deployment, pool: Pool, server: str, arguments: list[str], extra: list[str] | None = None) -> str:
     """A shell script that starts one replica.
 
@@ -174,10 +190,11 @@ def script(deployment: Deployment, pool: Pool, server: str, arguments: list[str]
     """
     layout, nodes = pool.layout, deployment.nodes(pool)
     role = deployment.serving_role(pool)
+    many = f"; the plan has {pool.replicas} of them, {_gpus(pool.gpus)} together" if pool.replicas > 1 else ""
     head = [
-        f"{deployment.name}: {server}, {'one replica' if role == 'both' else f'one {role} replica'} "
-        f"of {pool.replicas}, {layout.gpus} GPU{'s' if layout.gpus != 1 else ''} ({layout})",
-        f"up to {pool.sequences} sequences in flight, {deployment.workload.input_tokens} tokens in, "
+        f"{deployment.name}: {server}",
+        f"Starts one {'server' if role == 'both' else f'{role} server'} on {_gpus(layout.gpus)}{layout_words(layout)}{many}",
+        f"Sized for up to {pool.sequences} sequences in flight, {deployment.workload.input_tokens} tokens in, "
         f"{deployment.workload.output_tokens} out",
     ]
     if deployment.note:

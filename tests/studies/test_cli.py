@@ -117,6 +117,18 @@ def test_lists_are_json() -> None:
     assert {row["name"] for row in json.loads(run_cli("profiles", "--json").stdout)} >= {"ideal", "gb300-blog"}
 
 
+def test_every_line_of_a_kernel_has_its_unit() -> None:
+    arguments = "kernel gemm --m 256 --n 8192 --k 512 --a nvfp4 --b nvfp4 --c fp8 --profile ideal".split()
+    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in run_cli(*arguments).stdout.splitlines() if "│" in line]
+    shown = {(name, unit): value for name, value, unit in lines}
+    assert shown["flop", "FLOP"] == "2,147,483,648"  # 2·256·8192·512
+    assert shown["data written", "bytes"] == "2,097,152"  # 256·8192 values of one byte
+    assert shown["write", "µs"] == "0.2621"  # 2,097,152 B at 8 TB/s
+    # read 0.3041 + write 0.2621 = 0.5663 µs: 2.147 GFLOP in it are 3,792 TFLOP/s, and memory runs at its 8 TB/s
+    assert shown["total", "µs"] == "0.5663" and shown["achieved", "TFLOP/s"] == "3,792" and shown["achieved", "GB/s"] == "8,000"
+    assert {name for name, unit in shown if not unit} == {"bound"}
+
+
 def test_kernels_print_for_people() -> None:
     assert "total" in run_cli("kernel", "attention", "--heads", "32", "--kv-heads", "8").stdout
     assert "total" in run_cli("kernel", "collective", "all-reduce", "--bytes", "1e6", "--ranks", "4").stdout

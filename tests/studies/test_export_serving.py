@@ -274,3 +274,15 @@ def test_a_deployment_is_one_pool_or_a_pair() -> None:
 def test_yaml_text_reads_back() -> None:
     value = {"a": 1, "b": {"c": [1, {"d": "x: y", "e": None}], "f": True}, "g": [], "h": "#", "i": 0.5}
     assert _read_yaml(to_yaml(value, comments=["head"])) == value
+
+
+def test_the_head_of_a_script_says_in_words_what_it_starts() -> None:
+    one = Deployment(architecture=DENSE, pools=(_pool("tpa=1", 99.5),), name="my-study a001")
+    lines = vllm.launch_files(one)["vllm.sh"].splitlines()
+    assert lines[2] == "# Starts one server on 1 GPU"
+    assert lines[3] == "# Sized for up to 100 sequences in flight, 8192 tokens in, 1024 out"
+    many = Deployment(architecture=MOE, pools=(_pool("dpa=8,ep=8", replicas=3),), gpus_per_node=8)
+    assert (
+        "# Starts one server on 8 GPUs (attention data parallel 8, expert parallel 8); the plan has 3 of them, 24 GPUs together"
+        in vllm.launch_files(many)["vllm.sh"].splitlines()
+    )
