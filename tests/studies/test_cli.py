@@ -119,7 +119,9 @@ def test_lists_are_json() -> None:
 
 def test_every_line_of_a_kernel_has_its_unit() -> None:
     arguments = "kernel gemm --m 256 --n 8192 --k 512 --a nvfp4 --b nvfp4 --c fp8 --profile ideal".split()
-    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in run_cli(*arguments).stdout.splitlines() if "│" in line]
+    lines = [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in run_cli(*arguments).stdout.splitlines() if "│" in line
+    ]
     shown = {(name, unit): value for name, value, unit in lines}
     assert shown["flop", "FLOP"] == "2,147,483,648"  # 2·256·8192·512
     assert shown["data written", "bytes"] == "2,097,152"  # 256·8192 values of one byte
