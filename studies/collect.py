@@ -9,6 +9,7 @@ from ..costmodel import Architecture
 from ..search.outcome import Run
 from ..search.problem import SearchProblem
 from ..search.space import Candidates, distributions
+from .contents import contents
 from .evaluators import LocalEngine, StudyEvaluator
 from .problem import build_problem, study_profile
 from .rdb import hide_password
@@ -29,7 +30,6 @@ def collect(url: str, name: str, *, out: Path | None = None) -> Result:
         StorageError: no such study, or it has no completed trial yet.
     """
     from .files import prepare_results
-    from .run import contents
     from .study import Study
 
     storage = open_shared(url)

@@ -7,10 +7,13 @@ the time to run its tasks again.
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..costmodel import InvalidValueError
@@ -28,9 +31,11 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10
 RETRIES = 3  # of a task that raised; a task whose worker was lost is always run again
-LOST_WORKERS = 20  # workers a task may lose before the scheduler gives it up
 WAIT_SECONDS = 60  # how long a cluster may be without any worker
 POLL_SECONDS = 0.5
+ASK_SECONDS = 5.0  # how often a cluster that gives no result is asked whether it has a worker
+_LOOK_SECONDS = 0.2  # how often a scheduler file is looked for
+_MAX_FILE_BYTES = 1 << 24
 AHEAD = 4  # blocks under way for each thread of the cluster
 
 
@@ -47,11 +52,43 @@ def _call(entry: str, name: str, timeout: float | None, folders: Sequence[str], 
         function.close()
 
 
+def _import(entry: str, name: str, folders: Sequence[str]) -> None:
+    """Import a user function on a worker."""
+    function = UserFunction(entry, name, timeout_seconds=None, folders=folders)
+    try:
+        function.prepare()
+    finally:
+        function.close()
+
+
+def scheduler_address(where: str, interrupts: Interrupts, *, seconds: float = WAIT_SECONDS) -> str:
+    """``tcp://host:port`` as it is; of a scheduler file (``….json``) the address in it, waited for until it is there.
+
+    Raises:
+        DaskError: no scheduler wrote the file in time.
+    """
+    if "://" in where:
+        return where
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            path = Path(where)
+            if path.is_file() and path.stat().st_size < _MAX_FILE_BYTES:  # a pipe would block
+                return str(json.loads(path.read_bytes())["address"])
+        if time.monotonic() > deadline:
+            raise DaskError(
+                f"{where[:200]}: no Dask scheduler wrote its address into this file within {seconds:g} s; start one with "
+                f"'dask scheduler --scheduler-file {where[:200]}'"
+            )
+        interrupts.check()
+        time.sleep(_LOOK_SECONDS)
+
+
 class DaskEngine:
     """Runs blocks and calls on the workers of a Dask scheduler.
 
     Args:
-        address: ``tcp://host:port`` of the scheduler.
+        address: ``tcp://host:port`` of the scheduler, or its scheduler file (``….json``).
         study: the study; its spec travels with every task (some kB) and each worker builds the problem once.
         folders: put first on the import path for user functions (must exist on the workers).
         interrupts: looked at while waiting.
@@ -65,6 +102,7 @@ class DaskEngine:
             import distributed
         except ImportError:
             raise DaskError("--dask needs the 'dask' extra: pip install 'shapefront[dask]'") from None
+        self._address = address = scheduler_address(address, interrupts)
         try:
             self._client: Any = _untyped(distributed).Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
@@ -74,7 +112,11 @@ class DaskEngine:
                 "and workers with 'dask worker'"
             ) from None
         self._payload, self._folders, self._interrupts = study_payload(study), tuple(folders), interrupts
-        self._check_versions()
+        try:
+            self._check_versions()
+        except BaseException:
+            self.close()
+            raise
 
     def _check_versions(self) -> None:
         from shapefront import __version__
@@ -92,9 +134,26 @@ class DaskEngine:
         try:
             self._client.wait_for_workers(1, timeout=WAIT_SECONDS)
         except TimeoutError:
-            raise DaskError(
-                f"the Dask cluster has no worker after {WAIT_SECONDS} s; start one with 'dask worker ADDRESS'"
-            ) from None
+            raise self._no_worker("") from None
+
+    def _no_worker(self, more: str) -> DaskError:
+        return DaskError(
+            f"the Dask cluster at {self._address[:80]} has no worker after {WAIT_SECONDS} s{more}; start one with "
+            "'dask worker ADDRESS'"
+        )
+
+    def _submit(self, function: Any, *arguments: Any) -> Any:
+        """A task's future."""
+        try:
+            return self._client.submit(function, *arguments, pure=False, retries=RETRIES)
+        except Exception as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: BaseException) -> DaskError:
+        return DaskError(
+            f"the Dask scheduler at {self._address[:80]} went away ({type(error).__name__}); what is stored so far is kept: "
+            "start the scheduler and its workers, then the same command with --resume"
+        )
 
     def _gather(self, futures: Sequence[Any], done: Any = None) -> list[Any]:
         """Results in order; ``done(index, result)`` as they come."""
@@ -103,35 +162,62 @@ class DaskEngine:
             future.add_done_callback(partial(_put, ready, index))
         results: list[Any] = [None] * len(futures)
         left = len(futures)
-        while left:
-            self._interrupts.check()
-            try:
-                index = ready.get(timeout=POLL_SECONDS)
-            except queue.Empty:
-                continue
-            left -= 1
-            try:
-                results[index] = futures[index].result()
-            except InvalidValueError:
-                raise
-            except Exception as error:
-                raise DaskError(f"a task failed on the cluster: {type(error).__name__}: {error}"[:500]) from None
-            if done is not None:
-                done(index, results[index])
+        seen = looked = time.monotonic()  # when the cluster last had a worker, when that was last asked
+        try:
+            while left:
+                self._interrupts.check()
+                try:
+                    index = ready.get(timeout=POLL_SECONDS)
+                except queue.Empty:
+                    now = time.monotonic()
+                    if now - looked >= ASK_SECONDS:
+                        looked = now
+                        seen = now if self._threads() else seen
+                        if now - seen > WAIT_SECONDS:
+                            raise self._no_worker(" any more; what is stored so far is kept: continue with --resume") from None
+                    continue
+                left -= 1
+                results[index] = self._result(futures[index])
+                seen = time.monotonic()
+                if done is not None:
+                    done(index, results[index])
+        finally:
+            for future in futures:
+                future.release()
         return results
+
+    def _result(self, future: Any) -> Any:
+        from concurrent.futures import CancelledError
+
+        try:
+            return future.result()
+        except InvalidValueError:
+            raise
+        except CancelledError as error:
+            raise self._lost(error) from None
+        except Exception as error:
+            raise DaskError(f"a task failed on the cluster: {type(error).__name__}: {error}"[:500]) from None
+
+    def _threads(self) -> int:
+        """Threads of the cluster's workers now."""
+        try:
+            return sum(self._client.nthreads().values())
+        except Exception as error:
+            raise self._lost(error) from None
+
+    def prepare(self, users: Sequence[UserObjectiveSpec]) -> None:
+        """Import each user function on a worker.
+
+        Raises:
+            UserCodeError: a module does not import there, or lacks the function.
+        """
+        self._gather([self._submit(_import, user.entry, user.name, self._folders) for user in users])
 
     def price(self, problem: SearchProblem, blocks: Sequence[Candidates]) -> list[Priced]:
         """Price each block, in order."""
         if len(blocks) < FEW:
             return [evaluate(problem, block) for block in blocks]
-        futures: list[Any] = [
-            self._client.submit(price_block, *self._payload, block, pure=False, retries=RETRIES) for block in blocks
-        ]
-        try:
-            return self._gather(futures)
-        finally:
-            for future in futures:
-                future.release()
+        return self._gather([self._submit(price_block, *self._payload, block) for block in blocks])
 
     def stream(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
         """Price chunks in order, with some blocks under way for every thread of the cluster."""
@@ -139,32 +225,22 @@ class DaskEngine:
         under_way = 0
         for chunk in chunks:
             blocks = blocks_of(problem, chunk)
-            waiting.append(
-                (chunk, [self._client.submit(price_block, *self._payload, b, pure=False, retries=RETRIES) for b in blocks])
-            )
+            waiting.append((chunk, [self._submit(price_block, *self._payload, block) for block in blocks]))
             under_way += len(blocks)
-            while under_way > AHEAD * max(1, sum(self._client.nthreads().values())) + len(blocks):
+            while under_way > AHEAD * max(1, self._threads()) + len(blocks):
                 under_way -= len(waiting[0][1])
                 yield self._finish(problem, *waiting.popleft())
         while waiting:
             yield self._finish(problem, *waiting.popleft())
 
     def _finish(self, problem: SearchProblem, chunk: Candidates, futures: Sequence[Any]) -> tuple[Candidates, Priced]:
-        try:
-            return chunk, in_order(split_blocks(problem, chunk), self._gather(futures))
-        finally:
-            for future in futures:
-                future.release()
+        return chunk, in_order(split_blocks(problem, chunk), self._gather(futures))
 
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call."""
         arguments = (user.entry, user.name, user.timeout_seconds, self._folders)
-        futures: list[Any] = [self._client.submit(_call, *arguments, call, pure=False, retries=RETRIES) for call in calls]
-        try:
-            return self._gather(futures, lambda index, result: done(calls[index], *result))
-        finally:
-            for future in futures:
-                future.release()
+        futures = [self._submit(_call, *arguments, call) for call in calls]
+        return self._gather(futures, lambda index, result: done(calls[index], *result))
 
     def close(self) -> None:
         """Leave the cluster; its workers go on."""

@@ -29,6 +29,9 @@ Done = Callable[[Call, float, str], None]
 class Engine(Protocol):
     """Something that runs blocks of pricing and calls of user functions, results in the order given."""
 
+    def prepare(self, users: Sequence[UserObjectiveSpec]) -> None:
+        """Import the user functions, or say why one does not; before anything is written."""
+
     def price(self, problem: SearchProblem, blocks: Sequence[Candidates]) -> list[Priced]:
         """Price each block."""
 
@@ -62,13 +65,25 @@ class LocalEngine:
         for chunk in chunks:
             yield chunk, in_order(split_blocks(problem, chunk), self.price(problem, blocks_of(problem, chunk)))
 
+    def prepare(self, users: Sequence[UserObjectiveSpec]) -> None:
+        """Start one process of each user function.
+
+        Raises:
+            UserCodeError: a module does not import, or lacks the function.
+        """
+        for user in users:
+            self._function(user).prepare()
+
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call, over this many processes."""
+        return self._function(user).run(calls, done, self._interrupts.check)
+
+    def _function(self, user: UserObjectiveSpec) -> UserFunction:
         if user.name not in self._functions:
             self._functions[user.name] = UserFunction(
                 user.entry, user.name, timeout_seconds=user.timeout_seconds, folders=self._folders, workers=self._workers
             )
-        return self._functions[user.name].run(calls, done, self._interrupts.check)
+        return self._functions[user.name]
 
     def close(self) -> None:
         """End the user functions' processes."""

@@ -8,13 +8,11 @@ it computes, and appends what is missing; so it ends with the bytes of an uninte
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["FolderLock", "StorageError", "Stored", "StudyStore", "open_store", "storage_kind"]
+__all__ = ["StorageError", "Stored", "StudyStore", "open_store", "storage_kind"]
 FORMAT_VERSION = 1  # of the record below; raised when an older program could misread it
 METADATA = "shapefront"  # study user attribute that holds the record's header
 EVALUATIONS = ".evaluations"  # suffix of the study that keeps user functions' answers
@@ -49,47 +47,6 @@ class Stored:
     trials: Sequence[FrozenTrial]
     evaluations: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     finished: bool = False
-
-
-class FolderLock:
-    """One process per results folder; the kernel releases it when the process dies.
-
-    Raises:
-        StorageError: another process holds it, or the folder cannot be written.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / ".lock"
-        try:
-            self._file = open(self.path, "a+")
-        except OSError as error:
-            raise StorageError(f"{folder}: cannot be written ({error.strerror}); choose another --out") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.seek(0)
-            owner = self._file.read(20).strip()
-            self._file.close()
-            raise StorageError(
-                f"{folder}: another run{f' (process {owner})' if owner.isdigit() else ''} is using this folder; wait "
-                "for it or choose another --out"
-            ) from None
-        try:
-            self._file.truncate(0)
-            self._file.write(f"{os.getpid()}\n")
-            self._file.flush()
-        except OSError:
-            pass  # a full disk: the lock holds without the number
-
-    def release(self) -> None:
-        """Give the folder back."""
-        self._file.close()
-
-    def withdraw(self) -> None:
-        """Remove the lock, and the folder where nothing else lies in it."""
-        self.path.unlink(missing_ok=True)
-        with suppress(OSError):
-            self.path.parent.rmdir()
 
 
 def storage_kind(where: str) -> str:

@@ -142,6 +142,15 @@ class UserFunction:
         self.name, self.timeout = name, timeout_seconds
         self._pool = [_Process(entry, folders) for _ in range(workers)]
 
+    def prepare(self) -> None:
+        """Start one process, which imports the function.
+
+        Raises:
+            UserCodeError: its module does not import, or lacks the function.
+        """
+        if self._pool[0].popen is None:
+            self._pool[0].start()
+
     def run(
         self, calls: Sequence[Call], done: Callable[[Call, float, str], None], check: Callable[[], None] = lambda: None
     ) -> list[tuple[float, str]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..costmodel import InvalidValueError
 from ..search.record import create_study
+from .preflight import check_problem
 from .problem import study_profile
 from .rdb import hide_password
 from .record import check_same, make_metadata
@@ -90,6 +91,7 @@ def _create(name: str, study: Study, storage: optuna.storages.RDBStorage) -> Non
     import optuna
 
     problem = study.problem()
+    check_problem(problem)
     header = make_metadata(study.spec, problem, study_profile(study.spec, study.folder))
     header |= {"format": FORMAT_VERSION, "mode": "workers"}
     try:

@@ -119,6 +119,10 @@ class ProcessEngine:
         parts = parts or self.price(problem, blocks_of(problem, chunk))
         return chunk, in_order(split_blocks(problem, chunk), parts)
 
+    def prepare(self, users: Sequence[UserObjectiveSpec]) -> None:
+        """Import the user functions in a process beside this one; see :meth:`.evaluators.LocalEngine.prepare`."""
+        self._local.prepare(users)
+
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function, over this many processes of its own."""
         return self._local.call(user, calls, done)

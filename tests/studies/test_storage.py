@@ -20,8 +20,9 @@ from optuna.distributions import IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from shapefront.studies.files import OutputError, prepare_folder, remove_leftovers, to_csv, write_folder, write_whole
+from shapefront.studies.folder_lock import FolderLock
 from shapefront.studies.journal import LockedJournal
-from shapefront.studies.storage import FORMAT_VERSION, FolderLock, StorageError, difference, open_store, storage_kind
+from shapefront.studies.storage import FORMAT_VERSION, StorageError, difference, open_store, storage_kind
 from tests.studies.small import ROOT, environment
 
 HEADER: dict[str, Any] = {"spec": {"name": "s"}, "seed": 1, "versions": {"shapefront": "0"}, "hashes": {"spec": "x"}}
@@ -206,7 +207,7 @@ def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
 def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from shapefront.studies.storage import FolderLock
+from shapefront.studies.folder_lock import FolderLock
 from shapefront.studies.journal import LockedJournal
 a, b = FolderLock(Path({str(tmp_path)!r})), LockedJournal(Path({str(tmp_path / "x.journal")!r}))
 print("held", flush=True)
