@@ -12,11 +12,12 @@ from .profile import KernelProfile
 # Kernels that a stack serves with, by format: (elsewhere, where attention is data-parallel and experts are
 # expert-parallel); None is the plain entry of the profile. trtllm's own table times CUTLASS and DeepGEMM, but serving
 # runs the fused kernel, except behind its NVFP4 wide-EP all-to-all (the measured wide-EP table is CUTLASS). sglang runs
-# DeepGEMM there; ``deepgemm`` is its table of one shape, ``grouped`` the same library in all shapes. Source: measured
-# serving rows; other choices cost up to 12 % median error there (inferred).
-SERVING_KERNELS: dict[str, dict[str, tuple[str | None, str | None]]] = {
-    "trtllm": {"nvfp4": ("fused", "cutlass"), "fp8_block": ("fused", "fused")},
-    "sglang": {"nvfp4": (None, "cutlass"), "fp8_block": (None, "grouped")},
+# DeepGEMM there: ``grouped`` is that library in all shapes, ``deepgemm`` its table of one shape, which stands in where
+# there is no other (Hopper, where the plain entry is an untuned Triton kernel, 10 times slower at wide EP). The first
+# that the profile has is taken. Source: measured serving rows; other choices cost up to 12 % median error there (inferred).
+SERVING_KERNELS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "trtllm": {"nvfp4": (("fused",), ("cutlass",)), "fp8_block": (("fused",), ("fused",))},
+    "sglang": {"nvfp4": ((), ("cutlass",)), "fp8_block": ((), ("grouped", "deepgemm"))},
 }
 
 
@@ -117,6 +118,6 @@ def default_kernel(profile: KernelProfile, format: str, *, attention_data_parall
         format: number format of the experts.
         attention_data_parallel: attention is data-parallel while experts are expert-parallel (DEP layouts).
     """
-    pair = SERVING_KERNELS.get(profile.stack, {}).get(format, (None, None))
-    name = pair[attention_data_parallel]
-    return name if name and f"{format}:{name}" in profile.families.get("moe", {}) else None
+    names = SERVING_KERNELS.get(profile.stack, {}).get(format, ((), ()))[attention_data_parallel]
+    held = profile.families.get("moe", {})
+    return next((name for name in names if f"{format}:{name}" in held), None)

@@ -77,6 +77,8 @@ def bundled_figures() -> Path:
 def _formats(design: Architecture, precision: str) -> TensorFormats:
     name = re.split(r"[ ,(]", precision.strip())[0]
     found = formats_of(design, {"MXFP4": "mxfp4", "NVFP4": "fp4"}.get(name, name))
+    if re.search(r"\(bf16 (attn|mla)\)", precision):  # the attention kernel and its cache, not the projections
+        return replace(found, attention="bf16", kv="bf16")
     if "BF16 attn" in precision:
         found = replace(found, qkv="bf16", attention_output="bf16")
     return replace(found, kv="bf16") if "FP16 KV" in precision else found

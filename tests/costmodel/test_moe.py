@@ -119,6 +119,11 @@ def test_kernels_of_a_profile() -> None:
     assert default_kernel(profile, "nvfp4", attention_data_parallel=False) is None
     assert default_kernel(profile, "fp8_block", attention_data_parallel=True) is None  # the profile has no deepgemm
     assert default_kernel(profile_with(nvfp4={}), "nvfp4", attention_data_parallel=True) is None
+    one_shape = profile_with("sglang", fp8_block={}, fp8_block__deepgemm={})
+    assert default_kernel(one_shape, "fp8_block", attention_data_parallel=True) == "deepgemm"  # stands in
+    both = profile_with("sglang", fp8_block={}, fp8_block__deepgemm={}, fp8_block__grouped={})
+    assert default_kernel(both, "fp8_block", attention_data_parallel=True) == "grouped"
+    assert default_kernel(both, "fp8_block", attention_data_parallel=False) is None
     fused = profile_with("trtllm", nvfp4={}, nvfp4__fused={})
     assert default_kernel(fused, "nvfp4", attention_data_parallel=False) == "fused"
     assert default_kernel(profile_with("vllm", nvfp4={}, nvfp4__fused={}), "nvfp4", attention_data_parallel=False) is None
