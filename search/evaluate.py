@@ -17,7 +17,8 @@ from .space import Candidates
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-BLOCK = 32  # designs priced per array call; fixed, so that no result depends on how work is split
+BLOCK = 32  # designs a certificate or an estimate prices at a time
+AT_ONCE = 128  # designs grouped by their layouts at a time; bounds the memory, decides no figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ Evaluator = Callable[[SearchProblem, Candidates], Priced]
 
 
 def evaluate(problem: SearchProblem, candidates: Candidates) -> Priced:
-    """Price candidates in process, :data:`BLOCK` designs of one space per array call.
+    """Price candidates in process, :data:`AT_ONCE` designs of one space at a time.
 
     Args:
         problem: what decides the price.
@@ -97,8 +98,8 @@ def evaluate(problem: SearchProblem, candidates: Candidates) -> Priced:
     parts: list[Priced] = []
     where: list[IntArray] = []
     for positions, space, batch in candidates.batches(problem.spaces):
-        for start in range(0, len(batch), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(batch)))
+        for start in range(0, len(batch), AT_ONCE):
+            rows = np.arange(start, min(start + AT_ONCE, len(batch)))
             block = candidates.take(positions[rows])
             parts.append(_price(problem, space, batch.take(rows), block))
             where.append(positions[rows])
@@ -147,14 +148,14 @@ def _context(
     problem: SearchProblem, batch: ArchitectureBatch, formats: object, allowed: BoolArray, block: Candidates | None
 ) -> tuple[Context, IntArray, FloatArray, BoolArray]:
     """Throughput table of a batch, the layouts and concurrencies behind it, and which designs fit any layout."""
-    from ..costmodel.serving import throughput_at_rates
+    from ..constraints.deployable import throughput_at_usable
 
     setup = problem.setup if formats == problem.setup.formats else problem.setup.with_(formats=formats)
     room = setup.limits(batch, allowed)
     fits = np.asarray(np.any(room >= 1, axis=1))
     empty = np.zeros((len(batch), 0))
     if problem.rates:
-        table = throughput_at_rates(batch, setup, np.array(problem.rates), allowed=allowed)
+        table = throughput_at_usable(batch, setup, np.array(problem.rates), room)
         throughput, layout, concurrency = table.tokens_per_second_per_gpu, table.layout_index.astype(np.int64), table.concurrency
     else:
         throughput, layout, concurrency = empty, empty.astype(np.int64), empty

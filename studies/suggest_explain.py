@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..constraints.deployable import throughput_at_allowed
 from ..constraints.space import DesignSpace
 from ..costmodel.architecture import Architecture
 from ..costmodel.batch import ArchitectureBatch, group_by_kind
 from ..costmodel.errors import InvalidValueError
-from ..costmodel.serving import throughput_at_rates
 from ..search.problem import SearchProblem
 
 
@@ -111,7 +111,7 @@ def _throughput(problem: SearchProblem, designs: Sequence[Architecture], rates: 
     found: dict[Architecture, Any] = {}
     for where, batch in group_by_kind(unique):
         allowed = problem.rules.layouts_allowed(batch, problem.setup.layouts)
-        table = throughput_at_rates(batch, problem.setup, np.asarray(rates, dtype=np.float64), allowed=allowed)
+        table = throughput_at_allowed(batch, problem.setup, np.asarray(rates, dtype=np.float64), allowed)
         found |= {unique[i]: table.tokens_per_second_per_gpu[row] for row, i in enumerate(where)}
     return found
 

@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from ..constraints.deployable import throughput_at_allowed
 from ..constraints.divisibility import layout_allowed
 from ..costmodel import Architecture, InvalidValueError, TensorFormats, group_by_kind
-from ..costmodel.serving import frontier_area, throughput_at_rates
+from ..costmodel.serving import frontier_area
 from ..search.problem import SearchProblem
 
 STEPS = (
@@ -217,7 +218,7 @@ def areas(
     setup = problem.setup.with_(formats=formats)
     for where, batch in group_by_kind(designs):
         allowed = layout_allowed(batch, setup.layouts, balanced_pipeline=problem.rules.balanced_pipeline)
-        table = throughput_at_rates(batch, setup, list(rates), allowed=allowed)
+        table = throughput_at_allowed(batch, setup, list(rates), allowed)
         found[where] = frontier_area(table.tokens_per_second_per_gpu, np.asarray(rates), axis)
     return found
 

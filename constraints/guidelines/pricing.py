@@ -15,8 +15,9 @@ from ...costmodel.decode import decode
 from ...costmodel.layout import Layout, LayoutBatch
 from ...costmodel.prefill import prefill
 from ...costmodel.profile import load_profile
-from ...costmodel.serving import ServingSetup, throughput_at_rates
+from ...costmodel.serving import ServingSetup
 from ..capacity import in_domain
+from ..deployable import throughput_at_allowed
 from ..divisibility import layout_allowed
 from .finding import Draft, Prices
 
@@ -74,7 +75,7 @@ class Pricer:
             allowed = allowed & mask[None, :]
         if not allowed.any():
             return tuple(None for _ in self.rates)
-        table = throughput_at_rates(batch, setup, np.asarray(self.rates), allowed=allowed)
+        table = throughput_at_allowed(batch, setup, np.asarray(self.rates), allowed)
         found: list[OperatingPoint | None] = []
         for i, rate in enumerate(self.rates):
             index, load = int(table.layout_index[0, i]), float(table.concurrency[0, i])
@@ -130,7 +131,7 @@ class Pricer:
         new = [d for d in dict.fromkeys(designs) if d not in self._tables]
         for where, batch in group_by_kind(new):
             allowed = self.allowed(batch, self.setup.layouts)
-            table = throughput_at_rates(batch, self.setup, np.asarray(self.rates), allowed=allowed)
+            table = throughput_at_allowed(batch, self.setup, np.asarray(self.rates), allowed)
             for row, position in enumerate(where):
                 self._tables[new[position]] = table.tokens_per_second_per_gpu[row]
         return np.array([self._tables[d] for d in designs]).reshape(len(designs), len(self.rates))
