@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .output import write_any_encoding
+
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 
@@ -63,7 +65,16 @@ class LazyCommand(TyperCommand):
         return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Hand over to the command itself."""
+        """Hand over to the command itself.
+
+        An empty argument is refused here: it comes from a shell variable that is not set, and as a path it would mean the
+        current folder.
+        """
+        for before, argument in zip(["", *args], args, strict=False):
+            if not argument or (argument.startswith("--") and argument.endswith("=")):
+                option = (argument or before).rstrip("=")
+                what = f"{option} is empty" if option.startswith("-") else "an argument is empty"
+                _fail(f"{what} (a shell variable that is not set?); give a value or leave it out")
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
 
@@ -77,6 +88,14 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The lazy command, or None where there is none of that name."""
         return LazyCommand(cmd_name) if cmd_name in COMMANDS else None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C is said in words (typer ends a program without any)."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            print(f"shapefront: {error or 'interrupted'}", file=sys.stderr)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -119,11 +138,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
         SystemExit: 0 on success, 2 where the user's input breaks a rule (one message on stderr, no traceback), 130
             after an interrupt.
     """
+    write_any_encoding()
     try:
         typer.main.get_command(app).main(args=argv, prog_name="shapefront", standalone_mode=True)
-    except KeyboardInterrupt:
-        print("shapefront: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         message = _user_message(error)
         if message is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import math
 import os
@@ -16,6 +18,32 @@ from typing import Any
 _PIPE_WIDTH = 200  # characters, where no terminal says
 _PROSE_WIDTH = 20  # cells above wrap at words
 _LEAD_WIDTH = 36  # two leading columns up to here are repeated in every block
+
+
+# for terminals and files whose encoding lacks a character
+_ASCII = {
+    "–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "÷": "/", "→": "->", "…": "...", "≥": ">=", "≤": "<=", "±": "+-", "µ": "u",
+    "′": "'", "‘": "'", "’": "'", "“": '"', "”": '"', "α": "alpha", "β": "beta", "Δ": "d", "²": "^2", "³": "^3", "√": "sqrt",
+}  # fmt: skip
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """The nearest ASCII text of what an encoding cannot hold; ``?`` where there is none."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+def write_any_encoding() -> None:
+    """Let stdout and stderr write every text, whatever the locale's encoding."""
+    codecs.register_error("shapefront", _nearest)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _unicode(stream):
+            stream.reconfigure(errors="shapefront")
+
+
+def _unicode(stream: Any) -> bool:
+    return str(getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")
 
 
 def plain(value: Any) -> Any:
@@ -37,14 +65,14 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def to_json(value: Any, *, indent: int | None = 2) -> str:
-    """JSON text of :func:`plain` ``(value)``, keys in the order given."""
-    return json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+def to_json(value: Any, *, indent: int | None = 2, ascii_only: bool = False) -> str:
+    """JSON text of :func:`plain` ``(value)``, keys in the order given; ``ascii_only`` escapes every other character."""
+    return json.dumps(plain(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
 
 
 def print_json(value: Any) -> None:
     """Write ``value`` as JSON to stdout."""
-    sys.stdout.write(to_json(value) + "\n")
+    sys.stdout.write(to_json(value, ascii_only=not _unicode(sys.stdout)) + "\n")
 
 
 def line_width(stream: Any) -> int | None:
@@ -52,14 +80,15 @@ def line_width(stream: Any) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() or "COLUMNS" in os.environ else None
 
 
-def say(text: str) -> None:
-    """Write a sentence to stdout, wrapped at words to the terminal; in one line to a pipe or a file."""
-    width, indent = line_width(sys.stdout), text[: len(text) - len(text.lstrip())]
+def say(text: str, file: Any = None) -> None:
+    """Write a sentence to stdout (or ``file``), wrapped at words to the terminal; in one line to a pipe or a file."""
+    stream = file or sys.stdout
+    width, indent = line_width(stream), text[: len(text) - len(text.lstrip())]
     if width is not None and len(text) > width:
         text = textwrap.fill(
             text, max(width, 40), subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
         )
-    sys.stdout.write(text + "\n")
+    stream.write(text + "\n")
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -119,8 +148,14 @@ def print_table(
     stream = file or sys.stdout
     console = Console(file=stream, width=line_width(stream) or _PIPE_WIDTH, soft_wrap=False)
     if title:
-        stream.write(title + "\n")
-    for block in column_blocks(columns, cells, console.width):
+        say(title, stream)
+    blocks = column_blocks(columns, cells, console.width)
+    if len(blocks) > 1 and len({tuple(row[i] for i in _shared(blocks)) for row in cells}) < len(cells):
+        # the repeated columns do not tell the rows apart: number them
+        columns, numeric = ["#", *columns], [True, *numeric]
+        cells = [[str(index), *row] for index, row in enumerate(cells, 1)]
+        blocks = column_blocks(columns, cells, console.width)
+    for block in blocks:
         table = Table(header_style="bold")
         for i, wide in zip(block, _widths(columns, cells, block, console.width), strict=True):
             table.add_column(columns[i], justify="right" if numeric[i] else "left", overflow="fold", width=wide)
@@ -150,6 +185,11 @@ def column_blocks(columns: Sequence[str], cells: Sequence[Sequence[str]], width:
         blocks[-1].append(i)
         used += least[i]
     return blocks
+
+
+def _shared(blocks: Sequence[Sequence[int]]) -> list[int]:
+    """The leading columns that every block repeats."""
+    return [i for i in blocks[0] if all(i in block for block in blocks)]
 
 
 def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], block: Sequence[int], width: int) -> list[int]:

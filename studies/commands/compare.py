@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ...costmodel import InvalidValueError, TensorFormats
+from ...costmodel import InvalidValueError, TensorFormats, load_profile
 from ..compare import Comparison
 from ..compare import compare as compare_models
-from ..output import count, print_json, print_table
+from ..output import count, print_json, print_table, say
 from .options import AREA_HEADING, parse_gpus
 
 
@@ -44,14 +44,30 @@ def compare(
         print_json(found.to_dict())
         return
     shown = [f"tokens/s/GPU at {rate:g}" for rate in found.rates]
-    columns = ["model", "total", "active", *shown, AREA_HEADING, "area ÷ first", "loss (joint law)", "against the first"]
+    columns = [
+        "model",
+        "total",
+        "active",
+        *shown,
+        AREA_HEADING,
+        "area ÷ first",
+        "loss change, nats/token",
+        "against the first",
+    ]
     rows: list[list[object]] = []
     for m in found.models:
         against = m.error or ("equal quality" if not m.gives_up else "gives up: " + "; ".join(m.gives_up))
         sizes = [m.design.name, count(m.design.total_params), count(m.design.active_params)]
         area = [round(m.area), f"{m.area_over_first:.2f}", f"{m.loss_change:+.4f}"]
         rows.append([*sizes, *(round(v) for v in m.throughput), *area, against])
+    kernels, workload = load_profile(found.setup.profile), found.setup.workload
+    served = f"{workload.input_tokens} tokens in, {workload.output_tokens} out, linear layers {linear}, KV cache {kv_format}"
+    say(f"{served}, profile {kernels.name} on {kernels.hardware.name}")
     print_table(columns, rows)
+    say(
+        "tokens/s/GPU: while every user gets at least the rate, tokens/s/user; area: tokens/s/GPU over ln tokens/s/user; "
+        "loss change: predicted by the joint law, against the first model"
+    )
 
 
 def _rates(text: str) -> tuple[float, ...]:

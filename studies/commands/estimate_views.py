@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -13,7 +12,7 @@ from ...costmodel.regimes import four_regimes
 from ...costmodel.scaling import expert_parallel_table
 from ...costmodel.serving import ServingSetup
 from ...costmodel.serving_frontier import AREA, Frontier
-from ..output import print_json, print_table
+from ..output import number, print_json, print_table, say
 
 THROUGHPUT_RATE = 20.0  # tokens/s/user of the point shown when no layout is named (the studies' throughput rate)
 
@@ -46,28 +45,27 @@ def print_point(row: dict[str, Any], json: bool) -> None:
     if json:
         print_json(row)
         return
-    itl = row["itl_seconds"]
-    if row.get("stage_imbalance", 1.0) > 1.0:
-        sys.stdout.write(f"uneven stages: the fullest has {row['stage_imbalance'] - 1:.1%} more layers than the mean\n")
+    facts: list[tuple[str, Any, str]] = [
+        ("GPUs of one replica", row["gpus"], ""),
+        ("sequences in flight", row["concurrency"], ""),
+        ("sequences its memory holds", row["max_concurrency"], ""),
+        ("inter-token latency", 1e3 * row["itl_seconds"], "ms"),
+        ("time to first token", row["ttft_seconds"], "s"),
+        ("one user gets", row["tokens_per_second_per_user"], "tokens/s/user"),
+        ("one GPU delivers", row["tokens_per_second_per_gpu"], "tokens/s/GPU"),
+        ("what rules the step", row["bound"], ""),
+    ]
     print_table(
-        ["layout GPUs", "concurrency", "holds", "ITL ms", "TTFT s", "tokens/s/user", "tokens/s/GPU", "bound"],
-        [
-            [
-                row["gpus"],
-                row["concurrency"],
-                row["max_concurrency"],
-                1e3 * itl,
-                row["ttft_seconds"],
-                row["tokens_per_second_per_user"],
-                row["tokens_per_second_per_gpu"],
-                row["bound"],
-            ]
-        ],
-        title=f"{row['name'] or 'model'} on {_layout(row)}: {row['hardware']}, {row['profile']}, linear layers "
-        f"{row['formats']['ffn']}, KV {row['formats']['kv']}, mode {row['mode']}, context {row['context']:g}",
+        ["one operating point", "value", "unit"],
+        [[name, value if isinstance(value, str) else number(value), unit] for name, value, unit in facts if value is not None],
+        title=f"{row['name'] or 'model'} on {_layout(row)}: {row['hardware']}, profile {row['profile']}, linear layers "
+        f"{row['formats']['ffn']}, KV cache {row['formats']['kv']}, mode {row['mode']}, context {row['context']:g} tokens",
+        right=(1,),
     )
+    if row.get("stage_imbalance", 1.0) > 1.0:
+        say(f"uneven stages: the fullest has {row['stage_imbalance'] - 1:.1%} more layers than the mean")
     total = sum(row["breakdown"].values())
-    print_table(["part", "µs", "share %"], [[k, 1e6 * v, 100 * v / total] for k, v in row["breakdown"].items()])
+    print_table(["part of a decode step", "µs", "share %"], [[k, 1e6 * v, 100 * v / total] for k, v in row["breakdown"].items()])
     print_table(["kernel (all layers)", "µs"], [[k, 1e6 * v] for k, v in row["breakdown_parts"].items()])
 
 
@@ -98,19 +96,10 @@ def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
             }
         )
         return
+    first_token = any(row["ttft_seconds"] is not None for row in rows)
+    columns = ["layout", "GPUs", "sequences in flight", "tokens/s/user", "tokens/s/GPU", *(["TTFT s"] if first_token else [])]
     print_table(
-        [
-            "layout",
-            "GPUs",
-            "concurrency",
-            "tokens/s/user",
-            "tokens/s/GPU",
-            "TTFT s",
-            "gemm %",
-            "attention %",
-            "comm. %",
-            "other %",
-        ],
+        [*columns, "gemm %", "attention %", "comm. %", "other %"],
         [
             [
                 str(curve.layout(i)),
@@ -118,13 +107,14 @@ def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
                 row["concurrency"],
                 row["tokens_per_second_per_user"],
                 row["tokens_per_second_per_gpu"],
-                row["ttft_seconds"],
+                *([row["ttft_seconds"]] if first_token else []),
                 *(100 * v / row["itl_seconds"] for v in row["breakdown"].values()),
             ]
             for i, row in enumerate(rows)
         ],
         title=f"{design.name or 'model'}, {_silicon(curve.setup)}, mode {curve.setup.mode}: frontier of "
-        f"{curve.evaluated} points; area {curve.area():,.0f} (tokens/s/GPU over ln tokens/s/user, {AREA[0]:g} to {AREA[1]:g})",
+        f"{curve.evaluated} points; area {curve.area():,.0f} (tokens/s/GPU over ln tokens/s/user, {AREA[0]:g} to {AREA[1]:g}); "
+        "%: of a decode step",
     )
 
 
@@ -136,10 +126,10 @@ def print_regimes(design: Architecture, setup: ServingSetup, allowed: Any, json:
         return
     print_table(
         [
-            "context",
+            "context, tokens",
             "goal",
             "GPUs",
-            "concurrency",
+            "sequences in flight",
             "tokens/s/user",
             "tokens/s/GPU",
             "gemm %",

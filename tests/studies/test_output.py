@@ -1,6 +1,10 @@
 """Tables for people: every line fits the terminal, and no number is broken."""
 
 import io
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -42,3 +46,33 @@ def test_a_table_that_fits_is_one_block_without_a_wrapped_cell(monkeypatch: pyte
 
 def test_a_table_without_rows_keeps_its_headings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("tokens/s/GPU at 100" in line for line in _lines(monkeypatch, 200, COLUMNS, []))
+
+
+def test_rows_that_the_leading_columns_do_not_tell_apart_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ["system", "stack", *(f"figure {i}" for i in range(6))]
+    rows: list[list[object]] = [["gb300", "trtllm", *["123,456"] * 6], ["gb300", "trtllm", *["654,321"] * 6]]
+    lines = _lines(monkeypatch, 60, columns, rows)
+    assert sum(line.startswith(("│ 1 │ gb300", "│  1 │ gb300")) for line in lines) >= 2  # once in every block
+    assert not any("#" in line for line in _lines(monkeypatch, 200, columns, rows))  # one block: nothing to number
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_a_terminal_that_is_not_unicode_gets_the_nearest_text(encoding: str) -> None:
+    program = "import sys; from shapefront.studies.cli import main; main(sys.argv[1:])"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "120"}
+    shown = subprocess.run(
+        [sys.executable, "-c", program, "kernel", "gemm", "--m", "8", "--n", "256", "--k", "256"],
+        capture_output=True, env=environment, check=False,
+    )  # fmt: skip
+    text = shown.stdout.decode(encoding)
+    assert shown.returncode == 0 and shown.stderr == b""
+    assert "total" in text and ("µs" if encoding != "ascii" else " us ") in text
+    assert "?" not in text
+
+
+def test_json_holds_the_same_values_in_every_encoding() -> None:
+    program = "from shapefront.studies.output import print_json; print_json({'name': '\u00b5 \u2032 \U0001f600'})"
+    for encoding in ("ascii", "utf-8"):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        shown = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
+        assert json.loads(shown.stdout.decode(encoding)) == {"name": "\u00b5 \u2032 \U0001f600"}

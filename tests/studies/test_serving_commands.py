@@ -44,7 +44,7 @@ def test_options_of_a_point_are_not_dropped_without_a_layout(option: tuple[str, 
 
 def test_the_header_names_layout_gpu_and_formats() -> None:
     text = RUN.invoke(app, ["estimate", "Llama-3.1-8B", "--layout", "tpa=2", "--hardware", "h200", "--linear", "fp8"]).output
-    assert "Llama-3.1-8B on tpa=2,tpf=2: h200," in text and "linear layers fp8, KV fp8" in text
+    assert "Llama-3.1-8B on tpa=2,tpf=2: h200," in text and "linear layers fp8, KV cache fp8" in text
 
 
 def test_another_gpu_changes_the_price_and_the_former_flag_still_works() -> None:
