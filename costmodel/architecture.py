@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from . import parameters
-from .errors import InvalidValueError, check_keys
+from .checks import whole
+from .errors import InvalidValueError, check_keys, shown
 
 MAX_DIMENSION = 1 << 20  # bound of any single dimension: keeps every product inside int64
 INTEGER_FIELDS = (
@@ -55,9 +56,8 @@ class ArchitectureKind:
             ("qk_norm", self.qk_norm, ("none", "head", "full")),
         ):
             if value not in allowed:
-                raise InvalidValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r:.40}")
-        if not 0 <= self.norms_per_layer <= 8:
-            raise InvalidValueError(f"norms_per_layer must be between 0 and 8, got {self.norms_per_layer}")
+                raise InvalidValueError(f"{name} must be one of {', '.join(allowed)}, got {shown(value)}")
+        whole("norms_per_layer", self.norms_per_layer, 0, 8)
 
 
 _KIND_FIELDS = tuple(f.name for f in fields(ArchitectureKind) if f.name != "moe")
@@ -135,11 +135,8 @@ class Architecture:
 
     def __post_init__(self) -> None:
         for field in INTEGER_FIELDS:
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidValueError(f"{field} must be a whole number, got {value!r:.60}")
-            if not 0 <= value <= MAX_DIMENSION * (64 if field == "sliding_window" else 1):
-                raise InvalidValueError(f"{field} must be between 0 and {MAX_DIMENSION}, got {value}")
+            most = MAX_DIMENSION * (64 if field == "sliding_window" else 1)
+            object.__setattr__(self, field, whole(field, getattr(self, field), 0, most))
         set_ = object.__setattr__
         if self.num_key_value_heads == 0 or self.attention == "mla":
             set_(self, "num_key_value_heads", self.num_attention_heads)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import as_floats
+from .checks import common_shape, numbers
 from .errors import InvalidValueError, check_keys
 from .formats import get_format
 from .profile import FamilyFit, KernelProfile
@@ -20,6 +20,8 @@ Array = NDArray[np.float64]
 Parameter = float | tuple[float, ...]
 BOUNDS = ("math", "exp", "memory", "launch")
 """Names of ``AttentionCost.bound`` codes, in order."""
+MAY_BE_ZERO = frozenset({"past_tokens", "window", "qk_nope_head_dim", "qk_rope_head_dim"})
+"""Sizes that may be absent: no cache yet, full attention, no part of a head with or without position."""
 
 
 @dataclass(frozen=True)
@@ -150,20 +152,34 @@ def kv_bytes_per_token(
 
     Returns:
         bytes, broadcast shape.
+
+    Raises:
+        InvalidValueError: a width is negative or not finite, or the shapes do not broadcast.
     """
-    values = 2.0 * np.asarray(kv_heads, float) * np.asarray(head_dim, float)
-    values = values + np.asarray(kv_lora_rank, float) + np.asarray(qk_rope_head_dim, float)
+    named = {"kv_heads": kv_heads, "head_dim": head_dim, "kv_lora_rank": kv_lora_rank, "qk_rope_head_dim": qk_rope_head_dim}
+    found = {name: numbers(name, value, "finite and >= 0") for name, value in named.items()}
+    common_shape(found)
+    values = 2.0 * found["kv_heads"] * found["head_dim"] + found["kv_lora_rank"] + found["qk_rope_head_dim"]
     return np.asarray(values * get_format(kv_format).activation_bytes)
 
 
-def positive(name: str, value: ArrayLike, *, minimum: float = 1.0) -> Array:
-    """``value`` as a float array, refused below ``minimum`` or when not finite.
+def read_sizes(**sizes: ArrayLike) -> list[Array]:
+    """The sizes of one attention call as float arrays in the order given, each in its own shape.
+
+    Args:
+        **sizes: argument name → numbers of any shape; all broadcast. At least 1, those of :data:`MAY_BE_ZERO` at least 0.
 
     Raises:
-        InvalidValueError: names the argument, the rule and the worst value.
+        InvalidValueError: names the argument, the rule and the first value that breaks it, or the shapes that do not fit.
     """
-    array = as_floats(name, value)
-    if array.size and not (array.min() >= minimum and array.max() < np.inf):
-        bad = array[~((array >= minimum) & (array < np.inf))].flat[0]
-        raise InvalidValueError(f"{name} must be finite and >= {minimum:g}, got {bad:g}; correct the shape or the layout")
-    return array
+    way_out, arrays = "correct the shape or the layout", {}
+    for name, value in sizes.items():
+        low = 0.0 if name in MAY_BE_ZERO else 1.0
+        arrays[name] = numbers(name, value, f"finite and >= {low:g}", low=low, way_out=way_out)
+    common_shape(arrays)
+    return list(arrays.values())
+
+
+def in_shape(seconds: Array, dims: tuple[int, ...]) -> Array:
+    """``seconds`` in the shape of the call, writable."""
+    return seconds if seconds.shape == dims else np.array(np.broadcast_to(seconds, dims))

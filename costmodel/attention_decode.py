@@ -31,11 +31,12 @@ from .attention_common import (
     Parameter,
     at_head_size,
     fit_of,
+    in_shape,
     keys_read,
     make_cost,
     math_of,
     parameters_from,
-    positive,
+    read_sizes,
 )
 from .formats import get_format
 from .hardware import Hardware
@@ -122,6 +123,11 @@ class DecodeShape:
     scores: Array
     activation_bytes: Array
 
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Broadcast shape of the call."""
+        return np.broadcast(self.sequences, self.keys, self.kv_bytes, self.activation_bytes).shape
+
 
 def price_decode(
     shape: DecodeShape, p: DecodeParameters, hardware: Hardware, kv_format: str, head_dim: Array, *, warm_l2: bool = False
@@ -174,15 +180,38 @@ def price_decode(
     return np.asarray(seconds if warm_l2 else np.maximum(seconds, ideal)), memory, pairs
 
 
-def decode_cost(
-    shape: DecodeShape, p: DecodeParameters, hardware: Hardware, kv_format: str, d: Array, warm_l2: bool
-) -> AttentionCost:
-    """Equation (2) with its parts; what is neither math, exp nor memory counts as launch."""
-    seconds, memory, pairs = price_decode(shape, p, hardware, kv_format, d, warm_l2=warm_l2)
-    math = pairs * (shape.flop / hardware.peak_flop_per_second(math_of(kv_format)))
-    exp = pairs * (shape.scores / hardware.exp2_per_second)
-    launch = np.maximum(seconds - np.maximum(np.maximum(math, exp), memory), 0.0)
-    return make_cost(seconds, math, exp, memory, launch, pairs * shape.flop, pairs * shape.kv_bytes)
+@dataclass(frozen=True)
+class DecodeCall:
+    """One decode call, read and checked: what :func:`attention_decode_seconds` and MLA's own share.
+
+    Attributes:
+        shape: work and bytes.
+        parameters: the kernel's numbers.
+        hardware: datasheet.
+        kv_format: storage format of the cache.
+        head_dim: head size at which lists of the parameters are read.
+    """
+
+    shape: DecodeShape
+    parameters: DecodeParameters
+    hardware: Hardware
+    kv_format: str
+    head_dim: Array
+
+    def _price(self, warm_l2: bool) -> tuple[Array, Array, Array]:
+        return price_decode(self.shape, self.parameters, self.hardware, self.kv_format, self.head_dim, warm_l2=warm_l2)
+
+    def seconds(self, warm_l2: bool) -> Array:
+        """Equation (2), s, in the shape of the call."""
+        return in_shape(self._price(warm_l2)[0], self.shape.dims)
+
+    def cost(self, warm_l2: bool) -> AttentionCost:
+        """Equation (2) with its parts; what is neither math, exp nor memory counts as launch."""
+        seconds, memory, pairs = self._price(warm_l2)
+        math = pairs * (self.shape.flop / self.hardware.peak_flop_per_second(math_of(self.kv_format)))
+        exp = pairs * (self.shape.scores / self.hardware.exp2_per_second)
+        launch = np.maximum(seconds - np.maximum(np.maximum(math, exp), memory), 0.0)
+        return make_cost(seconds, math, exp, memory, launch, pairs * self.shape.flop, pairs * self.shape.kv_bytes)
 
 
 def gqa_decode_shape(
@@ -196,14 +225,24 @@ def gqa_decode_shape(
     wide_group: float,
 ) -> tuple[DecodeShape, Array]:
     """Work and bytes of one GQA decode call, and the head size as an array."""
-    b, context = positive("batch", batch), positive("context", context)
-    h, kv, d = positive("heads", heads), positive("kv_heads", kv_heads), positive("head_dim", head_dim)
-    keys = keys_read(context, positive("window", window, minimum=0.0))
+    b, context, h, kv, d, w = read_sizes(
+        batch=batch, context=context, heads=heads, kv_heads=kv_heads, head_dim=head_dim, window=window
+    )
     group = h / kv
     wide = group > wide_group if wide_group else False
     each = 2.0 * kv * d * get_format(kv_format).activation_bytes
-    blocks = kv * np.ceil(group / BLOCK_HEADS)
-    return DecodeShape(b, keys, blocks, np.minimum(group, BLOCK_HEADS), wide, each, 4.0 * h * d, h, 4.0 * h * d), d
+    blocks, in_block, values = kv * np.ceil(group / BLOCK_HEADS), np.minimum(group, BLOCK_HEADS), 4.0 * h * d
+    return DecodeShape(b, keys_read(context, w), blocks, in_block, wide, each, values, h, values), d
+
+
+def _call(
+    batch: ArrayLike, context: ArrayLike, heads: ArrayLike, kv_heads: ArrayLike, head_dim: ArrayLike, window: ArrayLike,
+    kv_format: str, profile: str | KernelProfile,
+) -> DecodeCall:
+    profile = load_profile(profile)
+    p = _parameters(profile, kv_format)
+    shape, d = gqa_decode_shape(batch, context, heads, kv_heads, head_dim, window, kv_format, p.wide_group)
+    return DecodeCall(shape, p, profile.hardware, kv_format, d)
 
 
 def attention_decode_cost(
@@ -219,10 +258,7 @@ def attention_decode_cost(
     warm_l2: bool = False,
 ) -> AttentionCost:
     """Time and parts of one decode attention call; see :func:`attention_decode_seconds` for the arguments."""
-    profile = load_profile(profile)
-    p = _parameters(profile, kv_format)
-    shape, d = gqa_decode_shape(batch, context, heads, kv_heads, head_dim, window, kv_format, p.wide_group)
-    return decode_cost(shape, p, profile.hardware, kv_format, d, warm_l2)
+    return _call(batch, context, heads, kv_heads, head_dim, window, kv_format, profile).cost(warm_l2)
 
 
 def attention_decode_seconds(
@@ -252,10 +288,9 @@ def attention_decode_seconds(
 
     Returns:
         seconds, broadcast shape. Equation (1) with neutral parameters, else (2).
+
+    Raises:
+        InvalidValueError: a size is below 1 (``window``: below 0) or not finite, or the shapes do not broadcast.
+        UnknownKeyError: no such format or profile.
     """
-    profile = load_profile(profile)
-    p = _parameters(profile, kv_format)
-    shape, d = gqa_decode_shape(batch, context, heads, kv_heads, head_dim, window, kv_format, p.wide_group)
-    seconds = price_decode(shape, p, profile.hardware, kv_format, d, warm_l2=warm_l2)[0]
-    dims = np.broadcast_shapes(*(np.shape(x) for x in (batch, context, heads, kv_heads, head_dim, window)))
-    return seconds if seconds.shape == dims else np.array(np.broadcast_to(seconds, dims))
+    return _call(batch, context, heads, kv_heads, head_dim, window, kv_format, profile).seconds(warm_l2)

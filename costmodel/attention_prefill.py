@@ -33,11 +33,12 @@ from .attention_common import (
     make_cost,
     math_of,
     parameters_from,
-    positive,
+    read_sizes,
 )
 from .formats import get_format
 from .hardware import Hardware
 from .profile import KernelProfile, load_profile
+from .seconds import seconds_of
 
 NO_WINDOW: Array = np.zeros(())
 
@@ -218,6 +219,28 @@ def price_prefill(
     return make_cost(seconds, math, exp, memory, launch, flop, kv_bytes)
 
 
+def gqa_shape(
+    batch: ArrayLike,
+    new_tokens: ArrayLike,
+    past_tokens: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    window: ArrayLike,
+    number_format: str,
+    kv_format: str,
+) -> tuple[PrefillShape, Array]:
+    """Work and bytes of one GQA prefill call, and the head size as an array."""
+    b, s, past, h, kv, d, w = read_sizes(
+        batch=batch, new_tokens=new_tokens, past_tokens=past_tokens, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+        window=window,
+    )
+    seen = past if not np.any(w) else np.where(w > 0, np.minimum(past, w), past)
+    each = 2.0 * kv * d * get_format(kv_format).activation_bytes
+    query = b * h * s * d * (get_format(number_format).activation_bytes + 2.0)  # the output is written in BF16
+    return PrefillShape(b, h, s, past, w, 4.0 * d, query, b * s * each, b * seen * each, kv), d
+
+
 def attention_prefill_cost(
     batch: ArrayLike,
     new_tokens: ArrayLike,
@@ -232,49 +255,7 @@ def attention_prefill_cost(
     profile: str | KernelProfile,
     warm_l2: bool = False,
 ) -> AttentionCost:
-    """Time and parts of one prefill attention call; see :func:`attention_prefill_seconds` for the arguments."""
-    profile = load_profile(profile)
-    p = _parameters(profile, format, kv_format)
-    shape, d = gqa_shape(batch, new_tokens, past_tokens, heads, kv_heads, head_dim, window, format, kv_format)
-    return price_prefill(shape, p, profile.hardware, format, d, clamp=not warm_l2)
-
-
-def gqa_shape(
-    batch: ArrayLike,
-    new_tokens: ArrayLike,
-    past_tokens: ArrayLike,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    head_dim: ArrayLike,
-    window: ArrayLike,
-    number_format: str,
-    kv_format: str,
-) -> tuple[PrefillShape, Array]:
-    """Work and bytes of one GQA prefill call, and the head size as an array."""
-    b, s = positive("batch", batch), positive("new_tokens", new_tokens)
-    past, w = positive("past_tokens", past_tokens, minimum=0.0), positive("window", window, minimum=0.0)
-    h, kv, d = positive("heads", heads), positive("kv_heads", kv_heads), positive("head_dim", head_dim)
-    seen = past if not np.any(w) else np.where(w > 0, np.minimum(past, w), past)
-    each = 2.0 * kv * d * get_format(kv_format).activation_bytes
-    query = b * h * s * d * (get_format(number_format).activation_bytes + 2.0)  # the output is written in BF16
-    return PrefillShape(b, h, s, past, w, 4.0 * d, query, b * s * each, b * seen * each, kv), d
-
-
-def attention_prefill_seconds(
-    batch: ArrayLike,
-    new_tokens: ArrayLike,
-    past_tokens: ArrayLike = 0,
-    *,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    head_dim: ArrayLike,
-    window: ArrayLike = 0,
-    format: str = "bf16",
-    kv_format: str = "fp8",
-    profile: str | KernelProfile,
-    warm_l2: bool = False,
-) -> Array:
-    """Seconds of one prefill attention call on one GPU; every argument broadcasts.
+    """Time and parts of one prefill attention call on one GPU; every argument broadcasts.
 
     Args:
         batch: sequences, any shape.
@@ -290,18 +271,18 @@ def attention_prefill_seconds(
         warm_l2: the bare fit, as measured with warm caches (comparison with measured tables only).
 
     Returns:
-        seconds, broadcast shape. Equation (1) with neutral parameters, else (2).
+        seconds and their parts, broadcast shape. Equation (1) with neutral parameters, else (2).
+
+    Raises:
+        InvalidValueError: a size is below 1 (``past_tokens``, ``window``: below 0) or not finite, or the shapes do not
+            broadcast.
+        UnknownKeyError: no such format or profile.
     """
-    return attention_prefill_cost(
-        batch,
-        new_tokens,
-        past_tokens,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        window=window,
-        format=format,
-        kv_format=kv_format,
-        profile=profile,
-        warm_l2=warm_l2,
-    ).seconds
+    profile = load_profile(profile)
+    p = _parameters(profile, format, kv_format)
+    shape, d = gqa_shape(batch, new_tokens, past_tokens, heads, kv_heads, head_dim, window, format, kv_format)
+    return price_prefill(shape, p, profile.hardware, format, d, clamp=not warm_l2)
+
+
+attention_prefill_seconds = seconds_of(attention_prefill_cost)
+"""Seconds of :func:`attention_prefill_cost`; the same arguments."""

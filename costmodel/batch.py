@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from . import parameters
 from .architecture import _KIND_FIELDS, INTEGER_FIELDS, MAX_DIMENSION, Architecture, ArchitectureKind
-from .errors import InvalidValueError, check_keys
+from .checks import common_shape, position, whole_numbers
+from .errors import InvalidValueError, check_keys, shown
 
 IntArray = NDArray[np.int64]
 
@@ -49,17 +50,19 @@ class ArchitectureBatch:
     def from_arrays(cls, kind: ArchitectureKind, **arrays: Any) -> ArchitectureBatch:
         """Validate once and broadcast to one axis.
 
+        Args:
+            kind: what all designs share.
+            **arrays: dimension → whole numbers of shape ``(A,)`` or one for all; missing dimensions are 0.
+
         Raises:
-            InvalidValueError: a broken rule; the message names the first design that breaks it.
+            InvalidValueError: a broken rule; the message names the first design that breaks it, or lengths that do not fit.
+            UnknownKeyError: an unknown dimension.
         """
         check_keys(arrays, INTEGER_FIELDS, "ArchitectureBatch")
-        values = {name: np.asarray(arrays.get(name, 0)) for name in INTEGER_FIELDS}
-        for name, value in values.items():
-            if value.dtype.kind not in "iu":
-                raise InvalidValueError(f"{name} must hold whole numbers, got dtype {value.dtype}")
-        shape = np.broadcast_shapes((1,), *(v.shape for v in values.values()))
+        values = {name: whole_numbers(name, arrays.get(name, 0)) for name in INTEGER_FIELDS}
+        shape = common_shape({name: v for name, v in values.items() if v.ndim}) or (1,)
         if len(shape) != 1:
-            raise InvalidValueError(f"dimensions must be one-dimensional arrays, got shape {shape}")
+            raise InvalidValueError(f"dimensions must be one-dimensional arrays, got shape {shape}; flatten them")
         full = {name: np.ascontiguousarray(np.broadcast_to(v, shape), dtype=np.int64) for name, v in values.items()}
         if kind.attention == "mla":
             full["num_key_value_heads"] = full["num_attention_heads"]
@@ -70,45 +73,42 @@ class ArchitectureBatch:
         return batch
 
     def _check(self) -> None:
-        need: list[tuple[str, Any]] = [
-            (
-                f"{name} must be between 0 and {MAX_DIMENSION}",
-                (getattr(self, name) >= 0) & (getattr(self, name) <= MAX_DIMENSION * 64),
-            )
-            for name in INTEGER_FIELDS
-        ]
+        """Refuse the first design that breaks a rule: the message names its index, the rule, the values and the way out."""
+        kind = self.kind
+        for name in INTEGER_FIELDS:
+            most = MAX_DIMENSION * (64 if name == "sliding_window" else 1)
+            value = getattr(self, name)
+            self._need((value >= 0) & (value <= most), f"{name} must be between 0 and {most}", "correct it", name)
         positive = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"]
-        positive += (
-            ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
-            if self.kind.attention == "mla"
-            else ["head_dim"]
-        )
-        positive += ["num_experts", "num_experts_per_tok", "moe_intermediate_size"] if self.kind.moe else ["intermediate_size"]
-        need += [(f"{name} must be at least 1", getattr(self, name) >= 1) for name in positive]
-        need += [
-            ("top_k must be at most num_experts", self.num_experts_per_tok <= self.num_experts),
-            ("first_k_dense_replace must be at most num_hidden_layers", self.first_k_dense_replace <= self.num_hidden_layers),
-            (
-                "num_sliding_window_layers must be at most num_hidden_layers",
-                self.num_sliding_window_layers <= self.num_hidden_layers,
-            ),
-            (
-                "sliding_window and num_sliding_window_layers go together",
-                (self.sliding_window > 0) == (self.num_sliding_window_layers > 0),
-            ),
-        ]
-        for rule, ok in need:
-            if not np.all(ok):
-                index = int(np.argmin(ok))
-                raise InvalidValueError(f"{rule}; design {index} breaks it: {self._row(index)}")
-        if np.any(self.num_attention_heads % self.num_key_value_heads):
-            index = int(np.argmax(self.num_attention_heads % self.num_key_value_heads > 0))
-            raise InvalidValueError(
-                f"n_kv_heads must divide n_heads, got n_heads={self.num_attention_heads[index]}, "
-                f"n_kv_heads={self.num_key_value_heads[index]}"
-            )
-        if not self.kind.moe and np.any(self.num_experts):
-            raise InvalidValueError("num_experts must be 0 in a batch of dense designs; set kind.moe")
+        if kind.attention == "mla":
+            positive += ["kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"]
+        else:
+            positive += ["head_dim"]
+        positive += ["num_experts", "num_experts_per_tok", "moe_intermediate_size"] if kind.moe else ["intermediate_size"]
+        for name in positive:
+            why = f"give it ({'mixture-of-experts' if kind.moe else 'dense'} designs with {kind.attention} attention have one)"
+            self._need(getattr(self, name) >= 1, f"{name} must be at least 1", why, name)
+        for small, large, rule in (
+            ("num_experts_per_tok", "num_experts", "top_k must be at most num_experts"),
+            ("first_k_dense_replace", "num_hidden_layers", "first_k_dense_replace must be at most num_hidden_layers"),
+            ("num_sliding_window_layers", "num_hidden_layers", "num_sliding_window_layers must be at most num_hidden_layers"),
+        ):
+            self._need(getattr(self, small) <= getattr(self, large), rule, f"lower {small}", small, large)
+        windowed = ("sliding_window", "num_sliding_window_layers")
+        together = (self.sliding_window > 0) == (self.num_sliding_window_layers > 0)
+        self._need(together, "sliding_window and num_sliding_window_layers go together", "give both or neither", *windowed)
+        divides = self.num_attention_heads % self.num_key_value_heads == 0
+        heads = ("num_attention_heads", "num_key_value_heads")
+        self._need(divides, "n_kv_heads must divide n_heads", "take a divisor of the heads", *heads)
+        if not kind.moe:
+            self._need(self.num_experts == 0, "num_experts must be 0 in a batch of dense designs", "set kind.moe", "num_experts")
+
+    def _need(self, ok: NDArray[np.bool_], rule: str, way_out: str, *names: str) -> None:
+        if np.all(ok):
+            return
+        index = int(np.argmin(ok))
+        values = ", ".join(f"{name}={int(getattr(self, name)[index])}" for name in names)
+        raise InvalidValueError(f"{rule}, got {values} in design {index} of {len(self)}; {way_out}")
 
     def _row(self, index: int) -> dict[str, int]:
         return {name: int(getattr(self, name)[index]) for name in INTEGER_FIELDS}
@@ -120,8 +120,11 @@ class ArchitectureBatch:
         Raises:
             InvalidValueError: the list is empty or mixes kinds (see :func:`group_by_kind`).
         """
-        if not designs:
-            raise InvalidValueError("a batch needs at least one architecture, got none")
+        if isinstance(designs, str) or not isinstance(designs, Sequence) or not designs:
+            raise InvalidValueError(f"a batch needs a list of at least one architecture, got {shown(designs)}")
+        for design in designs:
+            if not isinstance(design, Architecture):
+                raise InvalidValueError(f"a batch holds Architecture objects, got {shown(design)}; load_model gives one by name")
         kinds = {design.kind for design in designs}
         if len(kinds) > 1:
             raise InvalidValueError(f"a batch holds one kind of architecture, got {len(kinds)} kinds; use group_by_kind")
@@ -136,7 +139,12 @@ class ArchitectureBatch:
         return ArchitectureBatch(self.kind, **{name: np.atleast_1d(getattr(self, name)[index]) for name in INTEGER_FIELDS})
 
     def architecture(self, index: int, *, name: str = "") -> Architecture:
-        """Design ``index`` as a scalar :class:`Architecture`."""
+        """Design ``index`` as a scalar :class:`Architecture`.
+
+        Raises:
+            InvalidValueError: the batch has no such design.
+        """
+        index = position("design", index, len(self))
         values: dict[str, Any] = {**self._row(index), **{n: getattr(self.kind, n) for n in _KIND_FIELDS}}
         return Architecture(name=name, **values)
 
@@ -170,9 +178,16 @@ def group_by_kind(designs: Iterable[Architecture]) -> list[tuple[list[int], Arch
 
     Returns:
         ``(positions in the input, batch)`` pairs, in order of first appearance.
+
+    Raises:
+        InvalidValueError: not a list of designs.
     """
+    if isinstance(designs, str) or not isinstance(designs, Iterable):
+        raise InvalidValueError(f"designs must be a list of Architecture objects, got {shown(designs)}")
     groups: dict[ArchitectureKind, list[int]] = {}
     all_designs = list(designs)
-    for position, design in enumerate(all_designs):
-        groups.setdefault(design.kind, []).append(position)
-    return [(where, ArchitectureBatch.from_architectures([all_designs[i] for i in where])) for where in groups.values()]
+    for where, design in enumerate(all_designs):
+        if not isinstance(design, Architecture):
+            raise InvalidValueError(f"designs must be Architecture objects, got {shown(design)} at index {where}")
+        groups.setdefault(design.kind, []).append(where)
+    return [(rows, ArchitectureBatch.from_architectures([all_designs[i] for i in rows])) for rows in groups.values()]

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from .architecture import Architecture
 from .batch import ArchitectureBatch
+from .checks import number, numbers
 from .collectives import send_seconds
-from .errors import InvalidValueError
+from .errors import InvalidValueError, shown
 from .formats import TensorFormats
 from .layout import Layout, LayoutBatch
 from .memory import as_batch, as_layouts, ceil_div
@@ -110,14 +111,15 @@ def decode(
         arrays of shape ``(A, P, C)``.
 
     Raises:
-        InvalidValueError: a concurrency or context that is not positive and finite, or an unknown option.
+        InvalidValueError: a concurrency or context that is not positive and finite, an option out of range, or something
+            that is no design, layout or batch of them.
+        UnknownKeyError: an unknown option, load, format or profile.
     """
     b, p = as_batch(architectures), as_layouts(layouts)
     loads = concurrency_grid(concurrency)
-    if not 0 < context < np.inf:
-        raise InvalidValueError(f"context must be a positive number of tokens, got {context}")
+    context = number("context", context, "a positive number of tokens", above=True)
     chosen = require_options(options, formats=formats, profile=profile)
-    return price_decode(b, p, decode_plan(p, loads), float(context), chosen)
+    return price_decode(b, p, decode_plan(p, loads), context, chosen)
 
 
 def concurrency_grid(concurrency: float | Sequence[float] | FloatArray) -> tuple[float, ...]:
@@ -126,9 +128,10 @@ def concurrency_grid(concurrency: float | Sequence[float] | FloatArray) -> tuple
     Raises:
         InvalidValueError: one is not positive and finite, or there is none.
     """
-    values = np.atleast_1d(np.asarray(concurrency, dtype=np.float64))
-    if values.ndim != 1 or not values.size or not np.all((values > 0) & (values < np.inf)):
-        raise InvalidValueError(f"concurrency must be one or more positive numbers of sequences, got {concurrency!r:.60}")
+    rule = "one or more positive numbers of sequences"
+    values = np.atleast_1d(numbers("concurrency", concurrency, rule, above=True))
+    if values.ndim != 1 or not values.size:
+        raise InvalidValueError(f"concurrency must be {rule}, got {shown(concurrency)}; give a flat list")
     return tuple(values.tolist())
 
 

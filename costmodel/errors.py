@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ShapefrontError(Exception):
@@ -16,6 +17,21 @@ class InvalidValueError(ShapefrontError, ValueError):
 
 class UnknownKeyError(InvalidValueError):
     """A key or name is not known; the message lists the nearest known ones."""
+
+
+def shown(value: Any, width: int = 60) -> str:
+    """``value`` as an error message shows it: at most ``width`` characters, whatever it is.
+
+    Args:
+        value: anything, also whole numbers too long for Python to print.
+        width: characters shown.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # a whole number beyond Python's digit limit, or a broken __repr__
+        return f"a {type(value).__name__} that cannot be printed"
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

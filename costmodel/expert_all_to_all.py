@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .checks import common_shape, numbers
 from .errors import InvalidValueError, check_keys
 from .formats import get_format
 from .hardware import Hardware
 from .links import Array, CollectiveCost, CollectiveParameters
-from .moe_load import imbalance_factor
+from .moe_load import check_load, rank_factor, read_experts
 from .profile import KernelProfile, load_profile
+from .seconds import seconds_of
 
 _FIELDS = (
     "ranks",
@@ -93,16 +95,37 @@ def parse_exchange(table: Any, where: str) -> ExchangeParameters:
 
 
 def distinct_remote_ranks(ep: ArrayLike, top_k: ArrayLike) -> Array:
-    """Expected distinct remote ranks per token, equation (1): EP8, k=8 4.59; EP64, k=8 7.46."""
-    ep, k = np.asarray(ep, dtype=np.float64), np.asarray(top_k, dtype=np.float64)
-    if ep.size and not ep.min() >= 1:
-        raise InvalidValueError(f"ep must be >= 1, got {ep.min()}")
+    """Expected distinct remote ranks per token, equation (1): EP8, k=8 4.59; EP64, k=8 7.46.
+
+    Args:
+        ep: ranks of the expert-parallel group, any shape; both broadcast.
+        top_k: experts per token.
+
+    Raises:
+        InvalidValueError: ``ep`` below 1, ``top_k`` not positive, or the shapes do not broadcast.
+    """
+    found = {"ep": numbers("ep", ep, ">= 1 and finite", low=1.0), "top_k": numbers("top_k", top_k, "positive", above=True)}
+    common_shape(found)
+    return _remote_ranks(found["ep"], found["top_k"])
+
+
+def _remote_ranks(ep: Array, k: Array) -> Array:
     return np.asarray((ep - 1) * (1 - (1 - 1 / ep) ** k))
 
 
 def dispatch_bytes_per_token(hidden_size: ArrayLike, format: str) -> Array:
-    """Bytes of one token's activations on the wire, scales included (NVFP4, H = 7168: 4032 B)."""
-    return np.asarray(np.asarray(hidden_size, dtype=np.float64) * get_format(format).activation_bytes)
+    """Bytes of one token's activations on the wire, scales included (NVFP4, H = 7168: 4032 B).
+
+    Args:
+        hidden_size: H, any shape.
+        format: activation format.
+
+    Raises:
+        InvalidValueError: H is not positive and finite.
+        UnknownKeyError: no such format.
+    """
+    h = numbers("hidden_size", hidden_size, "positive and finite", above=True)
+    return np.asarray(h * get_format(format).activation_bytes)
 
 
 def exchange_cost(
@@ -120,20 +143,20 @@ def exchange_cost(
 
     X = tokens · bytes · copies / (link · efficiency); copies by equation (1), dealt out in turn, or every choice.
     """
-    tokens, n, k = (np.asarray(x, dtype=np.float64) for x in (tokens_per_gpu, ep, top_k))
-    if tokens.size and not tokens.min() >= 0:
-        raise InvalidValueError(f"tokens_per_gpu must be >= 0, got {tokens.min()}")
-    remote = distinct_remote_ranks(n, k)
+    tokens = numbers("tokens_per_gpu", tokens_per_gpu, ">= 0 and finite")
+    n, e, k = read_experts(ep=ep, num_experts=num_experts, top_k=top_k)
+    common_shape({"tokens_per_gpu": tokens, "ep": n, "num_experts": e, "top_k": k, "hidden_size": token_bytes})
+    remote = _remote_ranks(n, k)
     if isinstance(load, str) and load == "even":
         remote = np.minimum(n, k) * (n - 1) / n
-    factor = imbalance_factor(load, n, num_experts, k, tokens * n + 1)
+    factor = rank_factor(check_load(load), n, e, k, tokens * n + 1)
     copies = (np.where(n > 1, k, 0.0) if parameters.every_choice else remote) * factor
     inside = np.minimum(n, hardware.scale_up_gpus)
     near = np.where(n > 1, (inside - 1) / np.maximum(n - 1, 1.0), 0.0)  # share of remote ranks inside the domain
     sent = tokens * token_bytes * copies
     up = sent * near / (hardware.scale_up_bytes_per_second * parameters.link.rate(0, inside))
     out = sent * (1 - near) / hardware.scale_out_bytes_per_second
-    experts = np.minimum(np.asarray(num_experts, dtype=np.float64), parameters.expert_limit)
+    experts = np.minimum(e, parameters.expert_limit)
     fixed = parameters.link.latency(0, inside) + parameters.expert_seconds * experts
     fixed = np.where(n > 1, fixed, 0.0)
     up = up + parameters.copy_seconds * (tokens * copies)
@@ -164,9 +187,17 @@ def moe_dispatch_cost(
         top_k: experts per token, shape (...).
         num_experts: routed experts, shape (...).
         format: activation format on the wire (``nvfp4``, ``fp8_block``, ``bf16``, ...).
-        load: routing load, see :func:`~.moe_load.imbalance_factor`; the most loaded rank receives the most.
+        load: routing load, see :mod:`.moe_load`; the most loaded rank receives the most. The factor is that of rows: a
+            kernel that sends one copy per distinct rank receives a little more evenly (inferred; an upper end).
         kernel: all-to-all kernel of the profile (``deepep_ll``, ...); ``None`` takes the stack's default.
         profile: kernel profile or its name.
+
+    Returns:
+        seconds and their parts, broadcast shape.
+
+    Raises:
+        InvalidValueError: a size is out of range (tokens may be 0), or the shapes do not broadcast.
+        UnknownKeyError: no such format, load or profile.
     """
     return _phase_cost(
         "dispatch", tokens_per_gpu, ep, hidden_size, top_k, num_experts, format, load, kernel, load_profile(profile)
@@ -191,40 +222,10 @@ def moe_combine_cost(
     )
 
 
-def moe_dispatch_seconds(
-    tokens_per_gpu: ArrayLike,
-    ep: ArrayLike,
-    *,
-    hidden_size: ArrayLike,
-    top_k: ArrayLike,
-    num_experts: ArrayLike,
-    format: str,
-    load: str | float | Array = "balanced",
-    kernel: str | None = None,
-    profile: str | KernelProfile,
-) -> Array:
-    """Seconds of :func:`moe_dispatch_cost`."""
-    return _phase_cost(
-        "dispatch", tokens_per_gpu, ep, hidden_size, top_k, num_experts, format, load, kernel, load_profile(profile)
-    ).seconds
-
-
-def moe_combine_seconds(
-    tokens_per_gpu: ArrayLike,
-    ep: ArrayLike,
-    *,
-    hidden_size: ArrayLike,
-    top_k: ArrayLike,
-    num_experts: ArrayLike,
-    format: str = "bf16",
-    load: str | float | Array = "balanced",
-    kernel: str | None = None,
-    profile: str | KernelProfile,
-) -> Array:
-    """Seconds of :func:`moe_combine_cost`."""
-    return _phase_cost(
-        "combine", tokens_per_gpu, ep, hidden_size, top_k, num_experts, format, load, kernel, load_profile(profile)
-    ).seconds
+moe_dispatch_seconds = seconds_of(moe_dispatch_cost)
+"""Seconds of :func:`moe_dispatch_cost`; the same arguments."""
+moe_combine_seconds = seconds_of(moe_combine_cost)
+"""Seconds of :func:`moe_combine_cost`; the same arguments."""
 
 
 def _phase_cost(

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from .errors import UnknownKeyError, did_you_mean
+from .checks import number
+from .errors import UnknownKeyError, did_you_mean, shown
+
+RATES = ("bf16", "fp8", "nvfp4")  # tensor-core rates of :class:`.hardware.Hardware`
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,12 @@ class NumberFormat:
     weight_bits: float
     math: str
     source: str
+
+    def __post_init__(self) -> None:
+        for name in ("activation_bits", "weight_bits"):
+            number(name, getattr(self, name), "above 0 and at most 64 bits a value", above=True, high=64.0)
+        if self.math not in RATES:
+            raise UnknownKeyError(f"a format's math must be one of {', '.join(RATES)}, got {shown(self.math)}")
 
     @property
     def activation_bytes(self) -> float:
@@ -66,7 +75,8 @@ def get_format(name: str) -> NumberFormat:
     try:
         return FORMATS[name]
     except (KeyError, TypeError):
-        raise UnknownKeyError(f"unknown number format '{str(name)[:80]}'{did_you_mean(str(name), FORMATS)}") from None
+        text = name if isinstance(name, str) else shown(name)
+        raise UnknownKeyError(f"unknown number format '{text[:80]}'{did_you_mean(text, FORMATS)}") from None
 
 
 @dataclass(frozen=True, slots=True)

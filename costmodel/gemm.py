@@ -128,7 +128,8 @@ def gemm_seconds(
         warm_l2: operands may lie in L2, as in repeated measurements; serving never sets it.
 
     Raises:
-        InvalidValueError: a size is not finite and positive.
+        InvalidValueError: a size is not finite and positive, or the shapes do not broadcast.
+        UnknownKeyError: no such format or profile.
     """
     model = _bind(profile, format, output_format, "gemm", tile, warm_l2)
     return model_seconds(model, 1.0, m, n, k)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import as_floats
-from .errors import InvalidValueError
+from .checks import common_shape, numbers
 from .formats import get_format
 from .gemm_tiles import GemmParameters, Tile
 from .gemm_waves import CHUNK, FloatArray, Rates, fastest
@@ -72,16 +71,16 @@ def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray
     """Broadcast shape of (batch, m, n, k), and each as a flat float64 array of that size (scalars stay 0-d).
 
     Raises:
-        InvalidValueError: a size is not finite and positive.
+        InvalidValueError: a size is not finite and positive, or the shapes do not broadcast.
     """
-    names = ("batch", "m", "n", "k")
-    arrays = [as_floats(f"GEMM size {name}", size) for name, size in zip(names, sizes, strict=True)]
-    for name, array in zip(names, arrays, strict=True):
-        if array.size and not (array.min() > 0 and array.max() < np.inf):
-            bad = array[~((array > 0) & (array < np.inf))].flat[0]
-            raise InvalidValueError(f"GEMM size {name} must be finite and positive, got {bad}; leave out empty products")
-    shape = np.broadcast_shapes(*(array.shape for array in arrays))
-    return shape, [a if a.ndim == 0 else np.ascontiguousarray(np.broadcast_to(a, shape)).reshape(-1) for a in arrays]
+    found = {}
+    for name, size in zip(("batch", "m", "n", "k"), sizes, strict=True):
+        found[name] = numbers(f"GEMM size {name}", size, "finite and positive", above=True, way_out="leave out empty products")
+    shape = common_shape(found)
+    return shape, [
+        a if a.ndim == 0 else np.ascontiguousarray(a if a.shape == shape else np.broadcast_to(a, shape)).reshape(-1)
+        for a in found.values()
+    ]
 
 
 def model_seconds(model: GemmModel, batch: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> FloatArray:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from .checks import number, whole
 from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean
 
 STATUSES = ("datasheet", "measured", "fitted", "inferred")
@@ -77,6 +78,15 @@ class Hardware:
     scale_up_bytes_per_second: float
     scale_out_bytes_per_second: float
     quantities: MappingProxyType[str, Quantity] = field(compare=False, hash=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for key in _QUANTITIES:
+            value = getattr(self, key)
+            if key in ("sm_count", "scale_up_gpus"):
+                whole(key, value, 1, int(_MAX_QUANTITY))
+            else:
+                none = key == "nvfp4_flop_per_second"  # the one unit a GPU may lack
+                number(key, value, "finite and positive", above=not none, high=_MAX_QUANTITY)
 
     def peak_flop_per_second(self, math_format: str) -> float:
         """Dense tensor peak at ``math_format`` (``bf16``, ``fp8``, ``nvfp4``), FLOP/s.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InvalidValueError, UnknownKeyError, check_keys
+from .checks import common_shape, position, whole, whole_numbers
+from .errors import InvalidValueError, UnknownKeyError, check_keys, shown
 
 IntArray = NDArray[np.int64]
 MAX_GPUS = 4096
@@ -41,9 +42,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_GPUS:
-                raise InvalidValueError(f"{field.name} must be a whole number from 1 to {MAX_GPUS}, got {value!r:.40}")
+            object.__setattr__(self, field.name, whole(field.name, getattr(self, field.name), 1, MAX_GPUS))
         attention, ffn = self.tpa * self.kvp * self.dpa, self.tpf * self.ep
         if attention != ffn:
             raise InvalidValueError(
@@ -111,15 +110,27 @@ class LayoutBatch:
     def from_arrays(cls, **arrays: Any) -> LayoutBatch:
         """Broadcast (missing factors are 1) and validate once.
 
+        Args:
+            **arrays: ``tpa kvp dpa tpf ep pp`` → whole numbers of shape ``(P,)`` or one for all.
+
         Raises:
-            InvalidValueError: a factor below 1 or a layout whose two sides differ.
+            InvalidValueError: a factor that is no whole number from 1 to ``MAX_GPUS``, a layout whose two sides differ (the
+                message says which), or lengths that do not fit.
+            UnknownKeyError: an unknown factor.
         """
         check_keys(arrays, _FIELDS, "LayoutBatch")
-        values = np.broadcast_arrays(*(np.atleast_1d(np.asarray(arrays.get(name, 1), dtype=np.int64)) for name in _FIELDS))
+        found = {name: np.atleast_1d(whole_numbers(name, arrays.get(name, 1))) for name in _FIELDS}
+        if len(common_shape(found)) != 1:
+            raise InvalidValueError(f"factors must be one-dimensional, got shape {common_shape(found)}; flatten them")
+        values = np.broadcast_arrays(*found.values())
         batch = cls(*(np.ascontiguousarray(v) for v in values))
-        if any(np.any(v < 1) for v in values) or np.any(batch.stage_gpus != batch.tpf * batch.ep):
-            for row in zip(*(v.tolist() for v in values), strict=True):
-                Layout(*row)  # raises with the message for the first bad one
+        outside = any(np.any((v < 1) | (v > MAX_GPUS)) for v in values)
+        if outside or np.any(batch.stage_gpus != batch.tpf * batch.ep):
+            for index, row in enumerate(zip(*(v.tolist() for v in values), strict=True)):
+                try:
+                    Layout(*row)  # raises with the message for the first bad one
+                except InvalidValueError as error:
+                    raise InvalidValueError(f"layout {index} of the batch: {error}") from None
         return batch
 
     @classmethod
@@ -129,8 +140,11 @@ class LayoutBatch:
         Raises:
             InvalidValueError: the list is empty.
         """
-        if not layouts:
-            raise InvalidValueError("a batch needs at least one layout, got none")
+        if isinstance(layouts, str) or not isinstance(layouts, Sequence) or not layouts:
+            raise InvalidValueError(f"a batch needs a list of at least one layout, got {shown(layouts)}")
+        if not all(isinstance(layout, Layout) for layout in layouts):
+            bad = next(layout for layout in layouts if not isinstance(layout, Layout))
+            raise InvalidValueError(f"a batch holds Layout objects, got {shown(bad)}; read text with Layout.parse")
         return cls.from_arrays(**{name: [getattr(layout, name) for layout in layouts] for name in _FIELDS})
 
     def __len__(self) -> int:
@@ -151,7 +165,12 @@ class LayoutBatch:
         return LayoutBatch(*(np.atleast_1d(getattr(self, name)[index]) for name in _FIELDS))
 
     def layout(self, index: int) -> Layout:
-        """Layout ``index`` as a scalar :class:`Layout`."""
+        """Layout ``index`` as a scalar :class:`Layout`.
+
+        Raises:
+            InvalidValueError: the batch has no such layout.
+        """
+        index = position("layout", index, len(self))
         return Layout(*(int(getattr(self, name)[index]) for name in _FIELDS))
 
     def __iter__(self) -> Iterator[Layout]:
@@ -173,7 +192,15 @@ def enumerate_layouts(
 
     Returns:
         Distinct layouts in a fixed order (GPUs, then the factors).
+
+    Raises:
+        InvalidValueError: a count or limit that is no whole number from 1 to ``MAX_GPUS``, or no count at all.
     """
+    if isinstance(gpu_counts, str | bytes) or not isinstance(gpu_counts, Iterable):
+        raise InvalidValueError(f"gpu_counts must be a list of whole numbers, got {shown(gpu_counts)}; write [8]")
+    gpu_counts = [whole("gpu_counts", gpus, 1, MAX_GPUS) for gpus in gpu_counts]
+    limits = {"max_tpa": max_tpa, "max_kvp": max_kvp, "max_pp": max_pp, "max_ep": max_ep}
+    max_tpa, max_kvp, max_pp, max_ep = (whole(name, limit, 1, MAX_GPUS) for name, limit in limits.items())
     rows: set[tuple[int, ...]] = set()
     for gpus in gpu_counts:
         for pp in _divisors(gpus):

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import as_floats
+from .checks import common_shape, numbers
 from .errors import InvalidValueError, check_keys
 from .hardware import Hardware
 from .profile import KernelProfile
@@ -146,13 +146,19 @@ def parse_parameters(table: Any, where: str) -> CollectiveParameters:
 
 
 def checked(amount: ArrayLike, ranks: ArrayLike, name: str) -> tuple[Array, Array]:
-    """Both as float arrays; refuses negative amounts and groups below one rank."""
-    amount, ranks = as_floats(name, amount), as_floats("ranks", ranks)
-    if amount.size and not (amount.min() >= 0 and amount.max() < np.inf):
-        raise InvalidValueError(f"{name} must be >= 0 and finite, got {amount[~((amount >= 0) & (amount < np.inf))].flat[0]:g}")
-    if ranks.size and not (ranks.min() >= 1 and ranks.max() < np.inf):
-        raise InvalidValueError(f"ranks must be >= 1 and finite, got {ranks[~((ranks >= 1) & (ranks < np.inf))].flat[0]:g}")
-    return amount, ranks
+    """Both as float arrays, each in its own shape.
+
+    Args:
+        amount: bytes or tokens, any shape.
+        ranks: GPUs in the group, any shape.
+        name: what ``amount`` is, for the message.
+
+    Raises:
+        InvalidValueError: a negative amount, a group below one rank, or shapes that do not broadcast.
+    """
+    found = {name: numbers(name, amount, ">= 0 and finite"), "ranks": numbers("ranks", ranks, ">= 1 and finite", low=1.0)}
+    common_shape(found)
+    return found[name], found["ranks"]
 
 
 def domains_of(ranks: Array, hardware: Hardware) -> tuple[Array, Array]:

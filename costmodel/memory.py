@@ -18,6 +18,7 @@ References:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .architecture import Architecture
 from .batch import ArchitectureBatch
-from .errors import InvalidValueError
+from .checks import number
+from .errors import InvalidValueError, shown
 from .formats import TensorFormats, get_format
 from .hardware import Hardware, load_hardware
 from .layout import Layout, LayoutBatch
@@ -39,13 +41,45 @@ _BF16_BYTES = 2.0
 
 
 def as_batch(architectures: Architecture | ArchitectureBatch) -> ArchitectureBatch:
-    """A batch, whatever was given."""
-    return ArchitectureBatch.from_architectures([architectures]) if isinstance(architectures, Architecture) else architectures
+    """A batch, whatever was given: one design gives the same batch at every call.
+
+    Raises:
+        InvalidValueError: neither a design nor a batch of them.
+    """
+    if isinstance(architectures, ArchitectureBatch):
+        return architectures
+    if isinstance(architectures, Architecture):
+        return _batch_of(architectures)
+    raise InvalidValueError(
+        f"architectures must be an Architecture or an ArchitectureBatch, got {shown(architectures)}; a list of designs of one "
+        "kind becomes a batch by ArchitectureBatch.from_architectures, a mixed one by group_by_kind"
+    )
 
 
 def as_layouts(layouts: Layout | LayoutBatch) -> LayoutBatch:
-    """A layout batch, whatever was given."""
-    return LayoutBatch.from_layouts([layouts]) if isinstance(layouts, Layout) else layouts
+    """A layout batch, whatever was given: one layout gives the same batch at every call (plans are kept by batch).
+
+    Raises:
+        InvalidValueError: neither a layout nor a batch of them.
+    """
+    if isinstance(layouts, LayoutBatch):
+        return layouts
+    if isinstance(layouts, Layout):
+        return _layouts_of(layouts)
+    raise InvalidValueError(
+        f"layouts must be a Layout or a LayoutBatch, got {shown(layouts)}; a list becomes a batch by LayoutBatch.from_layouts, "
+        "text a layout by Layout.parse"
+    )
+
+
+@lru_cache(maxsize=1024)
+def _batch_of(architecture: Architecture) -> ArchitectureBatch:
+    return ArchitectureBatch.from_architectures([architecture])
+
+
+@lru_cache(maxsize=1024)
+def _layouts_of(layout: Layout) -> LayoutBatch:
+    return LayoutBatch.from_layouts([layout])
 
 
 def ceil_div(a: Any, b: Any) -> Any:
@@ -151,8 +185,7 @@ def kv_bytes_per_sequence_per_gpu(
     fullest stage); windowed layers hold at most their window.
     """
     b, p = as_batch(architectures), as_layouts(layouts)
-    if not 0 < context < np.inf:
-        raise InvalidValueError(f"context must be a positive number of tokens, got {context}")
+    context = number("context", context, "a positive number of tokens", above=True)
     stored = get_format((formats or TensorFormats()).kv).activation_bytes
     layers, windowed = b.num_hidden_layers[:, None], b.num_sliding_window_layers[:, None]
     held = np.minimum(np.where(b.sliding_window > 0, b.sliding_window, np.inf), context)[:, None]
@@ -182,8 +215,7 @@ def max_concurrency(
         usable_fraction: share of HBM for weights and KV cache.
     """
     b, p = as_batch(architectures), as_layouts(layouts)
-    if not 0 < usable_fraction <= 1:
-        raise InvalidValueError(f"usable_fraction must be above 0 and at most 1, got {usable_fraction}")
+    usable_fraction = number("usable_fraction", usable_fraction, "above 0 and at most 1", above=True, high=1.0)
     free = usable_fraction * load_hardware(hardware).memory_bytes - weight_bytes_per_gpu(b, p, formats)
     per_sequence = kv_bytes_per_sequence_per_gpu(b, p, context, formats)
     return np.asarray(np.maximum(np.floor(free / per_sequence), 0.0) * p.dpa[None])
@@ -194,6 +226,8 @@ def gpus_needed(
     hardware: str | Hardware, usable_fraction: float = USABLE_FRACTION,
 ) -> int:
     """Smallest number of GPUs whose memory holds the weights once and ``concurrency`` sequences, however they are spread."""
+    concurrency = number("concurrency", concurrency, "a positive number of sequences", above=True)
+    usable_fraction = number("usable_fraction", usable_fraction, "above 0 and at most 1", above=True, high=1.0)
     b, one = as_batch(architecture), Layout()
     weights = float(weight_bytes_per_gpu(b, one, formats)[0, 0])
     cache = float(kv_bytes_per_sequence_per_gpu(b, one, context, formats)[0, 0]) * concurrency

@@ -19,11 +19,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .attention_common import Array, AttentionCost, fit_of, math_of, parameters_from, positive
-from .attention_decode import BLOCK_HEADS, DecodeParameters, DecodeShape, decode_cost, price_decode
+from .attention_common import Array, AttentionCost, fit_of, math_of, parameters_from, read_sizes
+from .attention_decode import BLOCK_HEADS, DecodeCall, DecodeParameters, DecodeShape
 from .attention_prefill import NO_WINDOW, PrefillParameters, PrefillShape, prefill_formats, price_prefill
 from .formats import get_format
 from .profile import KernelProfile, load_profile
+from .seconds import seconds_of
 
 
 @lru_cache(maxsize=256)
@@ -49,13 +50,12 @@ def mla_prefill_shape(
     number_format: str,
 ) -> tuple[PrefillShape, Array]:
     """Work and bytes of one MLA prefill call, and the query-key width as an array."""
-    b, s = positive("batch", batch), positive("new_tokens", new_tokens)
-    past, h = positive("past_tokens", past_tokens, minimum=0.0), positive("heads", heads)
-    d_qk = positive("qk_nope_head_dim", qk_nope_head_dim, minimum=0.0)
-    d_qk = d_qk + positive("qk_rope_head_dim", qk_rope_head_dim, minimum=0.0)
-    d_v = positive("v_head_dim", v_head_dim)
+    b, s, past, h, c, nope, rope, d_v = read_sizes(
+        batch=batch, new_tokens=new_tokens, past_tokens=past_tokens, heads=heads, kv_lora_rank=kv_lora_rank,
+        qk_nope_head_dim=qk_nope_head_dim, qk_rope_head_dim=qk_rope_head_dim, v_head_dim=v_head_dim,
+    )
+    d_qk = nope + rope
     value_bytes = get_format(number_format).activation_bytes
-    c = positive("kv_lora_rank", kv_lora_rank)
     query = b * h * s * (d_qk * value_bytes + d_v * 2.0) + 0.0 * c  # output in BF16; c only lends its shape
     each = h * (d_qk + d_v) * value_bytes
     return PrefillShape(b, h, s, past, NO_WINDOW, 2.0 * (d_qk + d_v), query, b * s * each, b * past * each, np.ones(())), d_qk
@@ -71,14 +71,25 @@ def mla_decode_shape(
     p: DecodeParameters,
 ) -> tuple[DecodeShape, Array]:
     """Work and bytes of one absorbed MLA decode call, and the latent width as an array."""
-    b, keys, h = positive("batch", batch), positive("context", context), positive("heads", heads)
-    c, r = positive("kv_lora_rank", kv_lora_rank), positive("qk_rope_head_dim", qk_rope_head_dim, minimum=0.0)
+    b, keys, h, c, r = read_sizes(
+        batch=batch, context=context, heads=heads, kv_lora_rank=kv_lora_rank, qk_rope_head_dim=qk_rope_head_dim
+    )
     wide = h > p.wide_group if p.wide_group else np.zeros(h.shape, dtype=bool)
     tile = np.where(wide | (p.block_tile <= 0), BLOCK_HEADS, p.block_tile)
     each = (c + r) * get_format(kv_format).activation_bytes
     in_block = np.where(wide, np.minimum(h, tile), tile)
     values = 2.0 * h * (2.0 * c + r)  # FLOP of one key, and bytes of queries and outputs in BF16
     return DecodeShape(b, keys, np.ceil(h / tile), in_block, wide, each, values, h, values), c
+
+
+def _decode_call(
+    batch: ArrayLike, context: ArrayLike, heads: ArrayLike, kv_lora_rank: ArrayLike, qk_rope_head_dim: ArrayLike,
+    kv_format: str, profile: str | KernelProfile,
+) -> DecodeCall:
+    profile = load_profile(profile)
+    p = _decode_parameters(profile, kv_format)
+    shape, c = mla_decode_shape(batch, context, heads, kv_lora_rank, qk_rope_head_dim, kv_format, p)
+    return DecodeCall(shape, p, profile.hardware, kv_format, c)
 
 
 def mla_prefill_cost(
@@ -96,30 +107,7 @@ def mla_prefill_cost(
     profile: str | KernelProfile,
     warm_l2: bool = False,
 ) -> AttentionCost:
-    """Time and parts of one MLA prefill call; see :func:`mla_prefill_seconds` for the arguments."""
-    profile = load_profile(profile)
-    widths = (kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim)
-    shape, d = mla_prefill_shape(batch, new_tokens, past_tokens, heads, *widths, format)
-    p = _prefill_parameters(profile, format, kv_format)
-    return price_prefill(shape, p, profile.hardware, format, d, clamp=not warm_l2)
-
-
-def mla_prefill_seconds(
-    batch: ArrayLike,
-    new_tokens: ArrayLike,
-    past_tokens: ArrayLike = 0,
-    *,
-    heads: ArrayLike,
-    kv_lora_rank: ArrayLike,
-    qk_nope_head_dim: ArrayLike,
-    qk_rope_head_dim: ArrayLike,
-    v_head_dim: ArrayLike,
-    format: str = "bf16",
-    kv_format: str = "fp8",
-    profile: str | KernelProfile,
-    warm_l2: bool = False,
-) -> Array:
-    """Seconds of one MLA prefill attention call on one GPU (keys and values already up-projected); all broadcasts.
+    """Time and parts of one MLA prefill call on one GPU (keys and values already up-projected); every argument broadcasts.
 
     Args:
         batch: sequences, any shape.
@@ -136,22 +124,22 @@ def mla_prefill_seconds(
         warm_l2: the bare fit, as measured with warm caches (comparison with measured tables only).
 
     Returns:
-        seconds, broadcast shape. Equation (1) with neutral parameters.
+        seconds and their parts, broadcast shape. Equation (1) with neutral parameters.
+
+    Raises:
+        InvalidValueError: a size is below 1 (``past_tokens``, ``qk_*_head_dim``: below 0) or not finite, or the shapes do
+            not broadcast.
+        UnknownKeyError: no such format or profile.
     """
-    return mla_prefill_cost(
-        batch,
-        new_tokens,
-        past_tokens,
-        heads=heads,
-        kv_lora_rank=kv_lora_rank,
-        qk_nope_head_dim=qk_nope_head_dim,
-        qk_rope_head_dim=qk_rope_head_dim,
-        v_head_dim=v_head_dim,
-        format=format,
-        kv_format=kv_format,
-        profile=profile,
-        warm_l2=warm_l2,
-    ).seconds
+    profile = load_profile(profile)
+    widths = (kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim)
+    shape, d = mla_prefill_shape(batch, new_tokens, past_tokens, heads, *widths, format)
+    p = _prefill_parameters(profile, format, kv_format)
+    return price_prefill(shape, p, profile.hardware, format, d, clamp=not warm_l2)
+
+
+mla_prefill_seconds = seconds_of(mla_prefill_cost)
+"""Seconds of :func:`mla_prefill_cost`; the same arguments."""
 
 
 def mla_decode_cost(
@@ -166,10 +154,7 @@ def mla_decode_cost(
     warm_l2: bool = False,
 ) -> AttentionCost:
     """Time and parts of one MLA decode call; see :func:`mla_decode_seconds` for the arguments."""
-    profile = load_profile(profile)
-    p = _decode_parameters(profile, kv_format)
-    shape, c = mla_decode_shape(batch, context, heads, kv_lora_rank, qk_rope_head_dim, kv_format, p)
-    return decode_cost(shape, p, profile.hardware, kv_format, c, warm_l2)
+    return _decode_call(batch, context, heads, kv_lora_rank, qk_rope_head_dim, kv_format, profile).cost(warm_l2)
 
 
 def mla_decode_seconds(
@@ -197,10 +182,9 @@ def mla_decode_seconds(
 
     Returns:
         seconds, broadcast shape. Equation (2) with neutral parameters.
+
+    Raises:
+        InvalidValueError: a size is below 1 (``qk_rope_head_dim``: below 0) or not finite, or the shapes do not broadcast.
+        UnknownKeyError: no such format or profile.
     """
-    profile = load_profile(profile)
-    p = _decode_parameters(profile, kv_format)
-    shape, c = mla_decode_shape(batch, context, heads, kv_lora_rank, qk_rope_head_dim, kv_format, p)
-    seconds = price_decode(shape, p, profile.hardware, kv_format, c, warm_l2=warm_l2)[0]
-    dims = np.broadcast_shapes(*(np.shape(x) for x in (batch, context, heads, kv_lora_rank, qk_rope_head_dim)))
-    return seconds if seconds.shape == dims else np.array(np.broadcast_to(seconds, dims))
+    return _decode_call(batch, context, heads, kv_lora_rank, qk_rope_head_dim, kv_format, profile).seconds(warm_l2)

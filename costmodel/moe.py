@@ -16,13 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import as_floats
-from .errors import InvalidValueError
 from .formats import get_format
 from .hardware import Hardware
-from .moe_load import Array, RankLoad, experts_touched, imbalance_factor, rank_load, tokens_per_expert
+from .moe_load import Array, RankLoad, experts_touched, imbalance_factor, rank_load, read_experts, tokens_per_expert
 from .moe_parameters import MoeParameters, default_kernel, moe_parameters
 from .profile import KernelProfile, load_profile
+from .seconds import seconds_of
 
 __all__ = [
     "MoeCost",
@@ -112,11 +111,20 @@ def moe_cost(
         kernel: kernel of the profile; ``None`` takes its plain entry (see :func:`default_kernel`).
         warm_l2: weights as a benchmark loop finds them (to validate); serving reads them from HBM.
         profile: kernel profile or its name.
+
+    Returns:
+        seconds and their parts, broadcast shape.
+
+    Raises:
+        InvalidValueError: a size is not positive and finite, ``ep`` or ``tp`` below 1, ``top_k`` above ``num_experts``, a
+            load factor below 1, or the shapes do not broadcast.
+        UnknownKeyError: no such load, format or profile.
     """
     profile = load_profile(profile)
-    names = ("tokens", "hidden_size", "moe_intermediate_size", "num_experts", "top_k", "ep", "tp")
-    values = (tokens, hidden_size, moe_intermediate_size, num_experts, top_k, ep, tp)
-    t, h, width, e, k, n, split = (_positive(v, name) for v, name in zip(values, names, strict=True))
+    t, h, width, e, k, n, split = read_experts(
+        tokens=tokens, hidden_size=hidden_size, moe_intermediate_size=moe_intermediate_size, num_experts=num_experts,
+        top_k=top_k, ep=ep, tp=tp,
+    )
     parameters = moe_parameters(profile, format, kernel)
     shares = rank_load(load, t, n, e, k)
     parts = moe_parts(parameters, profile.hardware, format, t, h, width / split, e, k, n, shares, gated=gated, warm_l2=warm_l2)
@@ -182,38 +190,8 @@ def moe_parts(
     return seconds, flop, read, write, math * slow, memory * slow, launch, routing, touched, rows
 
 
-def moe_seconds(
-    tokens: ArrayLike,
-    *,
-    hidden_size: ArrayLike,
-    moe_intermediate_size: ArrayLike,
-    num_experts: ArrayLike,
-    top_k: ArrayLike,
-    ep: ArrayLike = 1,
-    tp: ArrayLike = 1,
-    format: str,
-    gated: bool = True,
-    load: str | float | Array = "balanced",
-    kernel: str | None = None,
-    warm_l2: bool = False,
-    profile: str | KernelProfile,
-) -> Array:
-    """Seconds of :func:`moe_cost`."""
-    return moe_cost(
-        tokens,
-        hidden_size=hidden_size,
-        moe_intermediate_size=moe_intermediate_size,
-        num_experts=num_experts,
-        top_k=top_k,
-        ep=ep,
-        tp=tp,
-        format=format,
-        gated=gated,
-        load=load,
-        kernel=kernel,
-        warm_l2=warm_l2,
-        profile=profile,
-    ).seconds
+moe_seconds = seconds_of(moe_cost)
+"""Seconds of :func:`moe_cost`; the same arguments."""
 
 
 def _tiles(load: RankLoad, rows: Array, p: MoeParameters) -> tuple[Array, Array]:
@@ -230,11 +208,3 @@ def _tiles(load: RankLoad, rows: Array, p: MoeParameters) -> tuple[Array, Array]
         tile = np.clip(_TILE_OVER_MEAN * load.mean_rows, p.tile_rows_min, p.tile_rows_max)
         tiles = np.maximum(rows / tile + 0.5, 1.0)
     return tiles, tiles * tile
-
-
-def _positive(value: ArrayLike, name: str) -> Array:
-    array = as_floats(name, value)
-    if array.size and not (array.min() > 0 and array.max() < np.inf):
-        bad = array[~((array > 0) & (array < np.inf))].flat[0]
-        raise InvalidValueError(f"{name} must be positive and finite, got {bad:g}; correct the shape")
-    return array

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InvalidValueError
+from .checks import number, numbers, whole
+from .errors import InvalidValueError, shown
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
+_MAX_RATES = 1_000_000
 
 
 def best_at_rates(
@@ -132,13 +134,17 @@ def frontier_area(throughput: ArrayLike, rates: ArrayLike, axis: str = "log") ->
 
     Returns:
         area, shape ``(...)``: tokens/s/GPU (log) or tokens²/s²/GPU/user (linear).
+
+    Raises:
+        InvalidValueError: an unknown axis, fewer than two rising rates, or a throughput of another length.
     """
-    y, x = np.asarray(throughput, dtype=np.float64), np.asarray(rates, dtype=np.float64)
     if axis not in ("log", "linear"):
-        raise InvalidValueError(f"axis must be log or linear, got {axis!r:.40}")
-    x = check_rates(x)
+        raise InvalidValueError(f"axis must be log or linear, got {shown(axis)}")
+    y, x = numbers("throughput", throughput, "finite and >= 0"), check_rates(rates)
     if len(x) < 2 or not np.all(np.diff(x) > 0):
-        raise InvalidValueError(f"rates must be at least two, rising, got {x.tolist()!r:.80}")
+        raise InvalidValueError(f"rates must be at least two, rising, got {shown(x.tolist())}")
+    if not y.ndim or y.shape[-1] != len(x):
+        raise InvalidValueError(f"throughput must have one entry per rate, shape (..., {len(x)}), got {y.shape}")
     return np.asarray(np.trapezoid(y, np.log(x) if axis == "log" else x, axis=-1))
 
 
@@ -148,14 +154,19 @@ def check_rates(rates: ArrayLike | Sequence[float]) -> FloatArray:
     Raises:
         InvalidValueError: one is not positive and finite, or there is none.
     """
-    values = np.atleast_1d(np.asarray(rates, dtype=np.float64))
-    if values.ndim != 1 or not values.size or not np.all((values > 0) & (values < np.inf)):
-        raise InvalidValueError(f"rates must be positive tokens/s/user, got {rates!r:.60}")
+    values = np.atleast_1d(numbers("rates", rates, "positive tokens/s/user", above=True))
+    if values.ndim != 1 or not values.size:
+        raise InvalidValueError(f"rates must be positive tokens/s/user, got {shown(rates)}; give a flat list")
     return values
 
 
 def log_rates(low: float, high: float, count: int) -> FloatArray:
-    """``count`` user rates, evenly spaced in the logarithm, both ends included."""
-    if not 0 < low < high or count < 2:
-        raise InvalidValueError(f"log_rates needs 0 < low < high and count >= 2, got {low}, {high}, {count}")
-    return np.geomspace(low, high, count)
+    """``count`` user rates, evenly spaced in the logarithm, both ends included, tokens/s/user, shape ``(count,)``.
+
+    Raises:
+        InvalidValueError: the bounds do not rise from above 0, or ``count`` is below 2.
+    """
+    low, high = (number(name, x, "a positive rate", above=True) for name, x in (("low", low), ("high", high)))
+    if not low < high:
+        raise InvalidValueError(f"log_rates needs 0 < low < high, got low={low:g}, high={high:g}; swap them")
+    return np.geomspace(low, high, whole("count", count, 2, _MAX_RATES))

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .architecture import MAX_DIMENSION
+from .checks import common_shape, numbers, whole
 from .errors import InvalidValueError
 
 FloatArray = NDArray[np.float64]
@@ -36,7 +38,9 @@ def stage_layers(num_hidden_layers: int, stages: int, *, balanced_only: bool = F
     Raises:
         InvalidValueError: more stages than layers, or an uneven split under ``balanced_only``.
     """
-    if not 1 <= stages <= num_hidden_layers:
+    num_hidden_layers = whole("num_hidden_layers", num_hidden_layers, 1, MAX_DIMENSION)
+    stages = whole("pp", stages, 1, MAX_DIMENSION)
+    if stages > num_hidden_layers:
         raise InvalidValueError(f"pp must be between 1 and the {num_hidden_layers} layers, got pp={stages}: each stage needs one")
     least, rest = divmod(num_hidden_layers, stages)
     if rest and balanced_only:
@@ -52,8 +56,18 @@ def stage_layers(num_hidden_layers: int, stages: int, *, balanced_only: bool = F
 
 
 def stage_imbalance(num_hidden_layers: ArrayLike, stages: ArrayLike) -> FloatArray:
-    """Layers of the fullest stage over the mean: ceil(L/P)·P/L; 1 = balanced. DeepSeek-R1 (61 layers) on 4: 64/61."""
-    layers, p = np.asarray(num_hidden_layers, dtype=np.float64), np.asarray(stages, dtype=np.float64)
+    """Layers of the fullest stage over the mean: ceil(L/P)·P/L; 1 = balanced. DeepSeek-R1 (61 layers) on 4: 64/61.
+
+    Args:
+        num_hidden_layers: L, any shape; both broadcast.
+        stages: PP.
+
+    Raises:
+        InvalidValueError: one is below 1 or not finite, or the shapes do not broadcast.
+    """
+    layers = numbers("num_hidden_layers", num_hidden_layers, "finite and >= 1", low=1.0)
+    p = numbers("stages", stages, "finite and >= 1", low=1.0)
+    common_shape({"num_hidden_layers": layers, "stages": p})
     return np.asarray(np.ceil(layers / p) * p / layers)
 
 
@@ -97,10 +111,12 @@ def schedule(seconds: ArrayLike, hop_seconds: ArrayLike = 0.0) -> Schedule:
 
     The loops run over stages and chunks only, every other axis is an array.
     """
-    t = np.asarray(seconds, dtype=np.float64)
+    t = numbers("seconds", seconds, "finite and >= 0")
     if t.ndim < 2 or 0 in t.shape[-2:]:
         raise InvalidValueError(f"a schedule needs seconds of shape (..., stages, chunks), got {t.shape}")
-    hop = np.asarray(hop_seconds, dtype=np.float64)
+    hop = numbers("hop_seconds", hop_seconds, "finite and >= 0")
+    if common_shape({"seconds": t[..., 0, 0], "hop_seconds": hop}) != t.shape[:-2]:
+        raise InvalidValueError(f"hop_seconds must broadcast to {t.shape[:-2]}, got {hop.shape}; one hop a pipeline")
     start, finish = np.empty_like(t), np.empty_like(t)
     for c in range(t.shape[-1]):
         for s in range(t.shape[-2]):

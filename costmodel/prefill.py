@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .architecture import Architecture
 from .batch import ArchitectureBatch
+from .checks import number, whole
 from .collectives import send_seconds
 from .errors import InvalidValueError
 from .formats import TensorFormats
@@ -29,9 +30,12 @@ from .step_attention import prefill_attention
 from .step_forward import CATEGORIES, HEAD_PARTS, Table, chunks, fill_pass, gather_category
 from .step_options import StepOptions, require_options
 from .step_plan import StepPlan, build_plan
+from .workload import MAX_CONTEXT
 
 FloatArray = NDArray[np.float64]
 DEFAULT_CHUNK_TOKENS = 8192  # vLLM and TensorRT-LLM default max_num_batched_tokens / max_num_tokens (datasheet)
+MAX_CHUNKS = MAX_CONTEXT // DEFAULT_CHUNK_TOKENS  # of one prompt: the longest context in default chunks (design choice)
+MAX_SEQUENCES = 1 << 20  # prompts of one pass (design choice)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +76,21 @@ class Prefill:
 
 
 def chunk_sizes(new_tokens: float, chunk_tokens: int) -> FloatArray:
-    """Whole chunks and the rest, tokens."""
+    """Whole chunks and the rest, tokens, shape ``(N,)``.
+
+    Args:
+        new_tokens: prompt tokens to compute.
+        chunk_tokens: tokens of one chunk.
+
+    Raises:
+        InvalidValueError: more than ``MAX_CHUNKS`` chunks.
+    """
     count = max(1, int(np.ceil(new_tokens / chunk_tokens)))
+    if count > MAX_CHUNKS:
+        raise InvalidValueError(
+            f"a prompt may be cut into at most {MAX_CHUNKS} chunks, got {count} (of {chunk_tokens} tokens); raise chunk_tokens "
+            f"to at least {int(np.ceil(new_tokens / MAX_CHUNKS))}"
+        )
     sizes = np.full(count, float(chunk_tokens))
     sizes[-1] = new_tokens - chunk_tokens * (count - 1)
     return sizes
@@ -97,7 +114,7 @@ def prefill(
     Args:
         architectures: designs, ``(A,)``.
         layouts: layouts, ``(P,)``.
-        input_tokens: prompt length.
+        input_tokens: prompt length, tokens.
         chunk_tokens: tokens of one pass on one attention rank.
         prefix_cache_share: share of the prompt already in the cache.
         sequences: prompts in one pass on one attention rank; ``None`` fills the chunk.
@@ -106,23 +123,27 @@ def prefill(
         profile: kernel profile or its name.
         **options: further choices of :class:`.step_options.StepOptions`.
 
+    Returns:
+        arrays of shape ``(A, P)``; TTFT by :mod:`.pipeline`, equation (1).
+
     Raises:
-        InvalidValueError: an argument is out of range; a stage without a layer; uneven stages under ``balanced_only``.
+        InvalidValueError: an argument is out of range; more than ``MAX_CHUNKS`` chunks; a stage without a layer; uneven
+            stages under ``balanced_only``.
+        UnknownKeyError: an unknown option, load, format or profile.
     """
     b, p = as_batch(architectures), as_layouts(layouts)
-    if not 1 <= input_tokens < np.inf:
-        raise InvalidValueError(f"input_tokens must be at least 1, got {input_tokens}")
-    if isinstance(chunk_tokens, bool) or not isinstance(chunk_tokens, int) or chunk_tokens < 1:
-        raise InvalidValueError(f"chunk_tokens must be a whole number >= 1, got {chunk_tokens!r:.40}")
-    if not 0 <= prefix_cache_share < 1:
-        raise InvalidValueError(f"prefix_cache_share must be at least 0 and below 1, got {prefix_cache_share}")
-    if sequences is not None and sequences < 1:
-        raise InvalidValueError(f"sequences must be at least 1, got {sequences}")
+    prompt = f"at least 1 and at most {MAX_CONTEXT} tokens"
+    input_tokens = number("input_tokens", input_tokens, prompt, low=1.0, high=MAX_CONTEXT)
+    chunk_tokens = whole("chunk_tokens", chunk_tokens, 1, MAX_CONTEXT)
+    below_one = float(np.nextafter(1.0, 0.0))
+    prefix_cache_share = number("prefix_cache_share", prefix_cache_share, "at least 0 and below 1", high=below_one)
+    if sequences is not None:
+        sequences = whole("sequences", sequences, 1, MAX_SEQUENCES)
     for stages in np.unique(p.pp):
         for depth in np.unique(b.num_hidden_layers):
             stage_layers(int(depth), int(stages), balanced_only=balanced_only)
     chosen = require_options(options, formats=formats, profile=profile)
-    return price_prefill(b, p, float(input_tokens), chunk_tokens, prefix_cache_share, sequences, chosen)
+    return price_prefill(b, p, input_tokens, chunk_tokens, prefix_cache_share, sequences, chosen)
 
 
 def price_prefill(

@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from .architecture import Architecture
+from .checks import whole
 from .decode import decode
-from .errors import InvalidValueError
 from .formats import TensorFormats
 from .layout import Layout
 from .profile import DEFAULT_PROFILE, KernelProfile, load_profile
 from .serving import ServingSetup
 from .serving_frontier import Frontier, frontier
 from .step_forward import CATEGORIES
-from .workload import Workload
+from .workload import MAX_CONTEXT, Workload
 
 _STEP = 0.01
 _RESOURCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -137,8 +137,7 @@ class Regime:
 
 def regime_setup(setup: ServingSetup, context: int) -> ServingSetup:
     """``setup`` at a decode context of exactly ``context`` tokens: prompts of three quarters, answers of half of it."""
-    if context < 4:
-        raise InvalidValueError(f"context must be at least 4 tokens, got {context}")
+    context = whole("context", context, 4, MAX_CONTEXT)
     work = Workload(input_tokens=context - context // 4, output_tokens=2 * (context // 4), load=setup.workload.load)
     return setup.with_(workload=work, mode="decode")
 

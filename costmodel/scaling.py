@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .architecture import Architecture
+from .checks import numbers, whole
 from .decode import decode
 from .errors import InvalidValueError
 from .formats import TensorFormats
-from .layout import Layout
+from .layout import MAX_GPUS, Layout
 from .moe_load import tokens_per_expert
 from .profile import DEFAULT_PROFILE, KernelProfile
 from .serving import ServingSetup
@@ -67,6 +68,7 @@ def expert_parallel_table(
     """
     if not architecture.num_experts:
         raise InvalidValueError(f"{architecture.name or 'the model'} has no experts to spread; give a MoE model")
+    ep = tuple(whole("ep", n, 1, MAX_GPUS) for n in ep)
     bad = [n for n in ep if architecture.num_experts % n]
     if bad:
         raise InvalidValueError(f"ep must divide num_experts={architecture.num_experts}, got ep={bad[0]}")
@@ -74,7 +76,7 @@ def expert_parallel_table(
     for load in loads:
         for n in ep:
             layout = Layout(dpa=n, ep=n)
-            total = np.asarray(tokens_per_gpu, dtype=np.float64) * n
+            total = numbers("tokens_per_gpu", tokens_per_gpu, "positive", above=True) * n
             step = decode(architecture, layout, total, context=context, formats=formats, profile=profile, load=load, **options)
             itl = step.seconds[0, 0]
             share = step.communication_seconds[0, 0] / itl

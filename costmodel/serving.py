@@ -21,8 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from .architecture import Architecture
 from .batch import ArchitectureBatch
+from .checks import number, numbers, whole
 from .decode import price_decode
-from .errors import InvalidValueError
+from .errors import InvalidValueError, shown
 from .formats import TensorFormats
 from .layout import MAX_GPUS, LayoutBatch
 from .memory import USABLE_FRACTION, as_batch, max_concurrency
@@ -89,21 +90,19 @@ class ServingSetup:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise InvalidValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r:.40}")
-        grid = np.asarray(self.concurrency, dtype=np.float64)
-        if grid.ndim != 1 or not grid.size or not np.all((grid > 0) & (grid < np.inf)) or np.any(np.diff(grid) <= 0):
-            raise InvalidValueError(f"concurrency must be positive and rising, got {self.concurrency!r:.60}")
+        if not isinstance(self.workload, Workload):
+            raise InvalidValueError(f"workload must be a Workload, got {shown(self.workload)}")
+        for name in ("layouts", "prefill_layouts"):
+            if not isinstance(getattr(self, name), LayoutBatch) and (name == "layouts" or self.prefill_layouts is not None):
+                raise InvalidValueError(f"{name} must be a LayoutBatch, got {shown(getattr(self, name))}; use from_layouts")
+        grid = numbers("concurrency", self.concurrency, "positive and rising", above=True)
+        if grid.ndim != 1 or not grid.size or np.any(np.diff(grid) <= 0):
+            raise InvalidValueError(f"concurrency must be positive and rising, got {shown(self.concurrency)}; sort it")
         object.__setattr__(self, "concurrency", tuple(grid.tolist()))
         for name in ("prefill_efficiency", "decode_efficiency", "usable_fraction"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InvalidValueError(f"{name} must be above 0 and at most 1, got {getattr(self, name)}")
-        if (
-            isinstance(self.chunk_tokens, bool)
-            or not isinstance(self.chunk_tokens, int)
-            or not 1 <= self.chunk_tokens <= MAX_CONTEXT
-        ):
-            raise InvalidValueError(f"chunk_tokens must be a whole number from 1 to {MAX_CONTEXT}, got {self.chunk_tokens!r:.40}")
-        if not 0 <= self.gpu_budget <= MAX_GPUS:
-            raise InvalidValueError(f"gpu_budget must be from 0 (none) to {MAX_GPUS} GPUs, got {self.gpu_budget!r:.40}")
+            number(name, getattr(self, name), "above 0 and at most 1", above=True, high=1.0)
+        whole("chunk_tokens", self.chunk_tokens, 1, MAX_CONTEXT)
+        whole("gpu_budget", self.gpu_budget, 0, MAX_GPUS, "0 sets no budget")
         if self.gpu_budget == 1 and self.mode == "disaggregated":
             raise InvalidValueError("a disaggregated deployment needs a GPU in each pool: gpu_budget must be at least 2, got 1")
         if self.prefill_formats is not None and self.prefill_formats.kv != self.formats.kv:

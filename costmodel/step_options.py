@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import InvalidValueError, check_keys
+from .checks import LARGEST, number
+from .errors import InvalidValueError, check_keys, shown
 from .formats import TensorFormats
+from .moe_load import check_load
 from .profile import DEFAULT_PROFILE, KernelProfile, load_profile
 
 FloatArray = NDArray[np.float64]
+_DAY = 86_400.0  # seconds: no constant of a step is longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,9 @@ class StepParameters:
     static_scales: float = 0.0
 
     def __post_init__(self) -> None:
+        number("host_seconds", self.host_seconds, "a finite number of seconds", low=-_DAY, high=_DAY)
         for name in ("overlap", "shared_expert_overlap", "static_scales"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
+            number(name, getattr(self, name), "between 0 and 1", high=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class StepOptions:
     Attributes:
         formats: number formats of the tensor classes.
         profile: kernel profile.
-        load: expert routing (see :func:`~.moe_load.imbalance_factor`).
+        load: expert routing: a name of :data:`.moe_load.LOADS` or a factor >= 1.
         overlap: share of communication hidden behind compute; ``None`` takes the profile's.
         host_seconds: signed constant a step; ``None`` takes the profile's.
         shared_expert_overlap: ``None`` takes the profile's.
@@ -134,9 +137,15 @@ class StepOptions:
     _step: StepParameters = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.load, str | int | float | np.number):
+            raise InvalidValueError(f"load must be a name or one factor, got {shown(self.load)}; call once for each")
+        check_load(self.load)
         base = step_parameters(self.profile)
         chosen = {f.name: getattr(self, f.name) for f in fields(StepParameters)}
-        merged = {name: getattr(base, name) if value is None else float(value) for name, value in chosen.items()}
+        merged = {
+            name: getattr(base, name) if value is None else number(name, value, "one number", low=-LARGEST)
+            for name, value in chosen.items()
+        }
         object.__setattr__(self, "_step", StepParameters(**merged))
 
     @property

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from .checks import number, whole
 from .errors import InvalidValueError
+from .moe_load import SERVED_LOADS, check_load
 
 MAX_CONTEXT = 1 << 27  # 128M tokens
 
@@ -18,8 +20,8 @@ class Workload:
         input_tokens: prompt length (ISL).
         output_tokens: answer length (OSL).
         prefix_cache_share: share of the prompt found in the prefix cache, 0 to < 1.
-        load: expert routing: ``balanced``, ``power_law_1.01``, ``power_law_1.2`` or a factor >= 1
-            (tokens of the most loaded rank over the mean).
+        load: expert routing: ``balanced``, ``uniform_random``, ``power_law_1.01``, ``power_law_1.2`` or a factor >= 1
+            (tokens of the most loaded rank over the mean); :mod:`.moe_load` says what each means.
         max_ttft_seconds: service goal on the time to first token; inf = none.
         max_itl_seconds: service goal on the inter-token latency; inf = none.
 
@@ -36,21 +38,13 @@ class Workload:
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "output_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CONTEXT:
-                raise InvalidValueError(f"{name} must be a whole number from 1 to {MAX_CONTEXT}, got {value!r:.40}")
-        if not 0 <= self.prefix_cache_share < 1:
-            raise InvalidValueError(f"prefix_cache_share must be at least 0 and below 1, got {self.prefix_cache_share}")
+            whole(name, getattr(self, name), 1, MAX_CONTEXT)
+        if number("prefix_cache_share", self.prefix_cache_share, "at least 0 and below 1", high=1.0) == 1.0:
+            raise InvalidValueError("prefix_cache_share must be at least 0 and below 1, got 1; some prompt must be computed")
         for name in ("max_ttft_seconds", "max_itl_seconds"):
-            if not getattr(self, name) > 0:
-                raise InvalidValueError(f"{name} must be positive, got {getattr(self, name)}")
-        if isinstance(self.load, str):
-            if self.load not in ("balanced", "power_law_1.01", "power_law_1.2"):
-                raise InvalidValueError(
-                    f"load must be balanced, power_law_1.01, power_law_1.2 or a factor >= 1, got {self.load!r:.40}"
-                )
-        elif not 1 <= self.load < 1e6:
-            raise InvalidValueError(f"a load factor must be at least 1 and below 1e6, got {self.load}")
+            number(name, getattr(self, name), "positive (inf = no goal)", above=True, high=math.inf)
+        if not isinstance(check_load(self.load, SERVED_LOADS), str):
+            number("load", self.load, "a name or a factor >= 1", low=1.0)
 
     @property
     def decode_context(self) -> float:

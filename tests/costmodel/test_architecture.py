@@ -99,7 +99,7 @@ def test_counts_stay_exact_at_a_trillion() -> None:
         (dict(num_attention_heads=40, num_key_value_heads=12), "n_kv_heads must divide n_heads, got n_heads=40, n_kv_heads=12"),
         (dict(num_experts=4, num_experts_per_tok=5, moe_intermediate_size=8), "top_k must be at most num_experts"),
         (dict(hidden_size=0), "hidden_size must be at least 1"),
-        (dict(hidden_size=10**30), "hidden_size must be between"),
+        (dict(hidden_size=10**30), "hidden_size must be a whole number from 0 to 1048576"),
         (dict(hidden_size=2.5), "whole number"),
         (dict(hidden_size=True), "whole number"),
         (dict(hidden_size=10, head_dim=0, num_attention_heads=4), "hidden_size must be a multiple"),
