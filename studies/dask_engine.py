@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import queue
 import time
 from collections import deque
@@ -34,6 +35,7 @@ RETRIES = 3  # of a task that raised; a task whose worker was lost is always run
 WAIT_SECONDS = 60  # how long a cluster may be without any worker
 POLL_SECONDS = 0.5
 ASK_SECONDS = 5.0  # how often a cluster that gives no result is asked whether it has a worker
+LOGGERS = ("distributed", "distributed.client", "distributed.core", "distributed.utils", "distributed.batched")
 _LOOK_SECONDS = 0.2  # how often a scheduler file is looked for
 _MAX_FILE_BYTES = 1 << 24
 AHEAD = 4  # blocks under way for each thread of the cluster
@@ -103,6 +105,9 @@ class DaskEngine:
         except ImportError:
             raise DaskError("--dask needs the 'dask' extra: pip install 'shapefront[dask]'") from None
         self._address = address = scheduler_address(address, interrupts)
+        self._levels = {name: logging.getLogger(name).level for name in logging.root.manager.loggerDict if name in LOGGERS}
+        for name in self._levels:
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
         try:
             self._client: Any = _untyped(distributed).Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
@@ -150,6 +155,7 @@ class DaskEngine:
             raise self._lost(error) from None
 
     def _lost(self, error: BaseException) -> DaskError:
+        self._levels.clear()  # its threads go on complaining until the program ends
         return DaskError(
             f"the Dask scheduler at {self._address[:80]} went away ({type(error).__name__}); what is stored so far is kept: "
             "start the scheduler and its workers, then the same command with --resume"
@@ -246,6 +252,8 @@ class DaskEngine:
         """Leave the cluster; its workers go on."""
         with contextlib.suppress(Exception):
             self._client.close(timeout=CONNECT_SECONDS)
+        for name, level in self._levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _untyped(module: Any) -> Any:

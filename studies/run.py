@@ -145,7 +145,7 @@ def search(
             study_name=study.spec.name,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted before the first generation was priced") from None
+        raise KeyboardInterrupt("interrupted before the first generation was priced; --resume continues the run") from None
 
 
 class _Stoppable:

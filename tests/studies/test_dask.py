@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,8 +15,9 @@ import pytest
 
 from shapefront.studies.dask_engine import DaskEngine, DaskError
 from shapefront.studies.interrupts import Interrupts
+from tests.studies.dask_cluster import Cluster
 from tests.studies.postgres import free_port
-from tests.studies.small import ROOT, environment, outputs, small_study
+from tests.studies.small import outputs, small_study
 from tests.studies.test_user_objective import _user
 
 pytestmark = [
@@ -28,51 +28,10 @@ pytestmark = [
 ]
 
 
-class Cluster:
-    """Scheduler and workers as processes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.address = f"tcp://127.0.0.1:{free_port()}"
-        self._folder = folder
-        host, port = "127.0.0.1", self.address.rsplit(":", 1)[1]
-        self.scheduler = self._start("scheduler", "--host", host, "--port", port, "--no-dashboard")
-        self.workers: list[subprocess.Popen[bytes]] = []
-
-    def _start(self, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        log = open(self._folder / f"{kind}-{time.monotonic_ns()}.log", "wb")
-        with log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "dask", kind, *arguments], stdout=log, stderr=log, env=environment(), cwd=ROOT
-            )
-
-    def add_worker(self) -> subprocess.Popen[bytes]:
-        """Start one more worker (no nanny, so that a kill is final)."""
-        options = (
-            "--nthreads",
-            "1",
-            "--no-dashboard",
-            "--no-nanny",
-            "--memory-limit",
-            "0",
-            "--local-directory",
-            str(self._folder),
-        )
-        self.workers.append(self._start("worker", self.address, *options))
-        return self.workers[-1]
-
-    def close(self) -> None:
-        """End every process."""
-        for process in [*self.workers, self.scheduler]:
-            process.kill()
-            process.wait()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    found = Cluster(tmp_path_factory.mktemp("dask"))
+    found = Cluster(tmp_path_factory.mktemp("dask"), workers=2)
     try:
-        found.add_worker()
-        found.add_worker()
         yield found
     finally:
         found.close()
