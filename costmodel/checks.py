@@ -7,7 +7,7 @@ array) and the way out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -119,6 +119,17 @@ def whole_numbers(name: str, value: Any) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu":
         raise InvalidValueError(f"{name} must hold whole numbers below 2^63, got {shown(value)}; round them")
     return array.astype(np.int64, copy=False)
+
+
+def whole_list(name: str, values: Any, low: int, high: int) -> list[int]:
+    """A list of whole numbers from ``low`` to ``high``.
+
+    Raises:
+        InvalidValueError: no list, or an entry is not one.
+    """
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidValueError(f"{name} must be a list of whole numbers, got {shown(values)}; put it in brackets")
+    return [whole(name, value, low, high) for value in values]
 
 
 def position(name: str, index: Any, count: int) -> int:

@@ -21,9 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .errors import InvalidValueError, check_keys
+import numpy as np
+
+from .checks import number
+from .errors import InvalidValueError, check_keys, shown
 
 _INFINITE = float("inf")
+_MAX_TILE = 1 << 20  # no kernel comes near it
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +213,15 @@ def as_tile(tile: Tile | Sequence[float], parameters: GemmParameters) -> Tile:
     """
     if isinstance(tile, Tile):
         return tile
-    if not 2 <= len(tile) <= 6:
+    if isinstance(tile, str) or not isinstance(tile, Sequence | np.ndarray) or not 2 <= len(tile) <= 6:
         raise InvalidValueError(
-            f"a forced tile is (tile_m, tile_n, cluster_m, cluster_n, fallback_n, split_k), 2 to 6 numbers, got {tile!r:.60}"
+            f"a forced tile is (tile_m, tile_n, cluster_m, cluster_n, fallback_n, split_k), 2 to 6 numbers, got {shown(tile)}"
         )
-    shape = [int(value) for value in tile]
+    names = ("tile_m", "tile_n", "cluster_m", "cluster_n", "fallback_n", "split_k")
+    read = [number(name, x, "a whole number", low=0, high=_MAX_TILE) for name, x in zip(names, tile, strict=False)]
+    if any(x != int(x) for x in read):
+        raise InvalidValueError(f"a forced tile holds whole numbers, got {shown(tile)}; round them")
+    shape = [int(x) for x in read]
     if len(shape) == 4 and shape[3] > 1 and shape[3] % 2 == 0:
         shape.append(shape[3] // 2)
     bare = Tile(*shape)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .checks import number, whole
-from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean
+from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean, shown
 
 STATUSES = ("datasheet", "measured", "fitted", "inferred")
 _MAX_FILE_BYTES = 1_000_000
@@ -186,6 +186,8 @@ def load_hardware(name: str | Path | Hardware) -> Hardware:
     """
     if isinstance(name, Hardware):
         return name
+    if not isinstance(name, str | Path):
+        raise InvalidValueError(f"hardware must be a name or a file, got {shown(name)}; hardware_names() lists the names")
     return _load_hardware(str(name))
 
 

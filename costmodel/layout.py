@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import common_shape, position, whole, whole_numbers
+from .checks import common_shape, position, whole, whole_list, whole_numbers
 from .errors import InvalidValueError, UnknownKeyError, check_keys, shown
 
 IntArray = NDArray[np.int64]
@@ -196,9 +196,7 @@ def enumerate_layouts(
     Raises:
         InvalidValueError: a count or limit that is no whole number from 1 to ``MAX_GPUS``, or no count at all.
     """
-    if isinstance(gpu_counts, str | bytes) or not isinstance(gpu_counts, Iterable):
-        raise InvalidValueError(f"gpu_counts must be a list of whole numbers, got {shown(gpu_counts)}; write [8]")
-    gpu_counts = [whole("gpu_counts", gpus, 1, MAX_GPUS) for gpus in gpu_counts]
+    gpu_counts = whole_list("gpu_counts", gpu_counts, 1, MAX_GPUS)
     limits = {"max_tpa": max_tpa, "max_kvp": max_kvp, "max_pp": max_pp, "max_ep": max_ep}
     max_tpa, max_kvp, max_pp, max_ep = (whole(name, limit, 1, MAX_GPUS) for name, limit in limits.items())
     rows: set[tuple[int, ...]] = set()

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean
+from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean, shown
 from .formats import get_format
 from .hardware import STATUSES, Hardware, data_directory, load_hardware, read_toml
 
@@ -220,6 +220,8 @@ def load_profile(name: str | Path | KernelProfile, *, hardware: str | None = Non
     """
     if isinstance(name, KernelProfile):
         return name
+    if not isinstance(name, str | Path) or not isinstance(hardware, str | None):
+        raise InvalidValueError(f"profile and hardware must be names or files, got {shown(name)} and {shown(hardware)}")
     return _load_profile(str(name), hardware)
 
 

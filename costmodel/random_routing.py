@@ -59,6 +59,8 @@ def most_loaded_rows(tokens: Array, ep: Array, num_experts: Array, top_k: Array)
         rows, broadcast shape; the mean where there is one rank.
     """
     mean = tokens * top_k / ep
+    if not mean.size:
+        return np.asarray(mean)
     ranks, inverse = np.unique(ep, return_inverse=True)
     e, q = (x[inverse].reshape(ep.shape) for x in np.array([largest_normal(float(n)) for n in ranks]).T)
     spread = np.maximum(num_experts - top_k, 0.0) / np.maximum(num_experts - 1.0, 1.0)

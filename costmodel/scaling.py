@@ -7,6 +7,7 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .architecture import Architecture
-from .checks import numbers, whole
+from .checks import numbers, whole_list
 from .decode import decode
-from .errors import InvalidValueError
+from .errors import InvalidValueError, shown
 from .formats import TensorFormats
 from .layout import MAX_GPUS, Layout
 from .moe_load import tokens_per_expert
@@ -55,7 +56,7 @@ def expert_parallel_table(
     *,
     ep: tuple[int, ...] = (8, 16, 32, 64),
     tokens_per_gpu: tuple[float, ...] = (8, 16, 32, 64, 128, 256, 512),
-    loads: tuple[str, ...] = LOADS,
+    loads: Sequence[str] = LOADS,
     context: float = 8704,
     formats: TensorFormats | None = None,
     profile: str | KernelProfile = DEFAULT_PROFILE,
@@ -64,26 +65,29 @@ def expert_parallel_table(
     """Decode throughput of attention DP with expert parallelism, over widths, tokens per GPU and routing.
 
     Raises:
-        InvalidValueError: a dense model, or a width that does not divide the experts.
+        InvalidValueError: a dense model, a width that does not divide the experts, or a number that is no size.
     """
     if not architecture.num_experts:
         raise InvalidValueError(f"{architecture.name or 'the model'} has no experts to spread; give a MoE model")
-    ep = tuple(whole("ep", n, 1, MAX_GPUS) for n in ep)
+    ep = tuple(whole_list("ep", ep, 1, MAX_GPUS))
+    each = np.atleast_1d(numbers("tokens_per_gpu", tokens_per_gpu, "positive", above=True))
     bad = [n for n in ep if architecture.num_experts % n]
     if bad:
         raise InvalidValueError(f"ep must divide num_experts={architecture.num_experts}, got ep={bad[0]}")
+    if isinstance(loads, str) or not isinstance(loads, Sequence):
+        raise InvalidValueError(f"loads must be a list of routings, got {shown(loads)}; put it in brackets")
     rows = []
     for load in loads:
         for n in ep:
             layout = Layout(dpa=n, ep=n)
-            total = numbers("tokens_per_gpu", tokens_per_gpu, "positive", above=True) * n
+            total = each * n
             step = decode(architecture, layout, total, context=context, formats=formats, profile=profile, load=load, **options)
             itl = step.seconds[0, 0]
             share = step.communication_seconds[0, 0] / itl
             m = tokens_per_expert(total, architecture.num_experts, architecture.num_experts_per_tok)
             rows += [
                 ExpertScaling(n, float(t), load, float(m[i]), float(t / itl[i]), float(itl[i]), float(share[i]))
-                for i, t in enumerate(tokens_per_gpu)
+                for i, t in enumerate(each)
             ]
     return rows
 
