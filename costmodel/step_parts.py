@@ -232,8 +232,8 @@ def exchange(b: ArchitectureBatch, key: Keyed, options: StepOptions) -> Parts:
         held = rows / group
         common: dict[str, Any] = {
             "hidden_size": h,
-            "top_k": column(b.num_experts_per_tok),
-            "num_experts": column(b.num_experts),
+            "top_k": np.maximum(column(b.num_experts_per_tok), 1),  # a dense model on these layouts has no sparse layer to pay
+            "num_experts": np.maximum(column(b.num_experts), 1),
             "load": options.load,
             "kernel": options.all_to_all_kernel,
             "profile": profile,
