@@ -104,7 +104,7 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
     """A finding by the stable names."""
     names = (
         "id level guideline dimension value threshold cost_share_throughput cost_share_latency cost_share_prefill fix "
-        "gain_throughput gain_latency total_params_change active_params_change message note source"
+        "gain_throughput gain_latency total_params_change active_params_change loss_change message note source"
     ).split()
     return {name: getattr(finding, name) for name in names}
 

@@ -70,7 +70,6 @@ def _dimension(design: Architecture, name: str) -> Draft | None:
         low=low,
         high=high,
         along=name,
-        note=_size_note(design, fixed),
     )
 
 
@@ -79,11 +78,6 @@ def _kept_total(design: Architecture, name: str, fixed: Architecture) -> Archite
     if name != "moe_intermediate_size":
         return fixed
     return same_expert_weights(design, fixed.moe_intermediate_size) or fixed
-
-
-def _size_note(design: Architecture, fixed: Architecture) -> str:
-    change = fixed.total_params / design.total_params - 1
-    return f"the fix changes the total by {change:+.2%}" if abs(change) >= 0.0005 else ""
 
 
 def _attention_width(design: Architecture) -> Draft | None:
@@ -113,7 +107,7 @@ def _attention_width(design: Architecture) -> Draft | None:
         low=low,
         high=high,
         along=along,
-        note="; ".join(part for part in (_head_note(along), _size_note(design, fixed)) if part),
+        note=_head_note(along),
     )
 
 
@@ -175,7 +169,6 @@ def _ffn_shard(design: Architecture, considered: Considered) -> list[Draft]:
             high=high,
             along=name,
             reoptimise=True,
-            note=_size_note(design, fixed),
         )
     ]
 
@@ -213,7 +206,6 @@ def _qkv_shard(design: Architecture, considered: Considered) -> list[Draft]:
             high=high,
             along="num_attention_heads",
             reoptimise=True,
-            note=_size_note(design, fixed),
         )
     ]
 

@@ -62,7 +62,6 @@ def _division(design: Architecture, considered: Considered) -> list[Draft]:
     if neighbours is None:
         return []
     low, high, fixed = neighbours
-    change = fixed.total_params / design.total_params - 1
     return [
         Draft(
             id="SF013",
@@ -76,7 +75,6 @@ def _division(design: Architecture, considered: Considered) -> list[Draft]:
             high=high,
             along="num_experts",
             reoptimise=True,
-            note=f"the fix changes the total by {change:+.2%}",
         )
     ]
 

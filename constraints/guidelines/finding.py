@@ -96,6 +96,7 @@ class Finding:
         gain_throughput, gain_latency: change of tokens/s/GPU at the two rates when the fix is applied and layouts are chosen
             anew; None where the fix is not priced.
         total_params_change, active_params_change: relative change of the counts by the fix.
+        loss_change: predicted loss after the fix minus before, nats/token; None where the fix is no change of the design.
     """
 
     id: str
@@ -115,6 +116,7 @@ class Finding:
     gain_latency: float | None = None
     total_params_change: float | None = None
     active_params_change: float | None = None
+    loss_change: float | None = None
 
     @property
     def cost_share(self) -> float:

@@ -46,7 +46,6 @@ def _stages(design: Architecture) -> list[Draft]:
             low=low,
             high=high,
             along="num_hidden_layers",
-            note=f"the fix changes the total by {fixed.total_params / design.total_params - 1:+.2%}",
         )
     ]
 

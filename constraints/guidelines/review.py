@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...costmodel.architecture import Architecture
 from ...costmodel.errors import InvalidValueError
 from ...costmodel.serving import ServingSetup
 from ..quality import SOFT_SHAPE_LIMIT, predicted_loss
 from . import alignment, decoupling, depth, experts, pipeline, precision, shape
+from .alternatives import rounded_up
 from .catalogue import RULES
 from .considered import Considered
 from .finding import FINDING_SHARE, Draft, Finding
+from .neighbours import changes
 from .pricing import OperatingPoint, Pricer
 
 DEFAULT_RATES = (20.0, 100.0)  # tokens/s/user: throughput and latency (the project's study defaults)
@@ -62,7 +65,9 @@ def review(
     A departure's cost is the share of the decode step's time that the compliant neighbours save, everything else equal, at the
     design's best layout and concurrency for each rate. Where a neighbour is smaller or larger, the time is taken on the straight
     line between the neighbours below and above, so that the mere effect of size does not count. A fix that is slower at every
-    rate, or whose predicted loss rises by more than the guard's limit, is not offered; such a departure is information.
+    rate is not offered; where rounding down raises the predicted loss by more than the guard's limit, the neighbour above is
+    offered instead, with another dimension smaller so that the parameters stay if there is one. A departure without a fix to
+    offer is information, and says what the refused ones would cost.
 
     Args:
         design: the design.
@@ -99,30 +104,84 @@ def review(
     )
 
 
-def _refused(draft: Draft, own: Architecture, gains: Sequence[float | None], max_loss_rise: float) -> str:
-    """Why a draft's fix is not offered; empty where it is."""
-    if draft.fixed is None:
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A priced fix: the design it makes, tokens/s/GPU gained at each rate, predicted loss added."""
+
+    fix: Mapping[str, Any]
+    design: Architecture | None
+    gains: tuple[float | None, ...]
+    loss: float | None
+
+    @classmethod
+    def of(cls, fix: Mapping[str, Any], fixed: Architecture | None, gains: Sequence[float], own: Architecture) -> _Option:
+        loss = None if fixed is None else float(predicted_loss(fixed)[0] - predicted_loss(own)[0])
+        return cls(fix, fixed, tuple(None if math.isnan(gain) else float(gain) for gain in gains), loss)
+
+    @property
+    def slower(self) -> bool:
+        """Slower at every rate that can be told."""
+        told = [gain for gain in self.gains if gain is not None]
+        return bool(told) and max(told) < 0
+
+    @property
+    def what(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in self.fix.items())
+
+    def effect(self, own: Architecture) -> str:
+        """Change of the total and of the predicted loss, in words; empty where there is none to tell."""
+        if self.design is None or self.loss is None:
+            return ""
+        change = self.design.total_params / own.total_params - 1
+        parts = [f"the total by {change:+.2%}"] if abs(change) >= 0.0005 else []
+        parts += [f"the predicted loss by {self.loss:+.4f} nats/token"] if abs(self.loss) >= 0.00005 else []
+        return f"the fix changes {' and '.join(parts)}" if parts else ""
+
+    def priced(self, own: Architecture) -> str:
+        """Everything it costs, in one clause."""
+        gains = " / ".join("–" if gain is None else f"{gain:+.2%}" for gain in self.gains)
+        total = 0.0 if self.design is None else self.design.total_params / own.total_params - 1
+        return f"{self.what}: tokens/s/GPU {gains}, total {total:+.2%}, predicted loss {self.loss:+.4f} nats/token"
+
+
+def _choose(draft: Draft, pricer: Pricer, gains: Sequence[float], max_loss_rise: float) -> tuple[_Option | None, str]:
+    """The fix that is offered, or None, and what is said about the ones that are not."""
+    own = pricer.design
+    option = _Option.of(draft.fix, draft.fixed, gains, own)
+    if option.slower and option.fix:
+        told = " / ".join(f"{gain:+.2%}" for gain in option.gains if gain is not None)
+        return None, f"no fix offered: {option.what} would be slower at every rate ({told})"
+    if option.loss is None or option.loss <= max_loss_rise:
+        return option, ""
+    down = f"{option.what} would raise the predicted loss by more than {max_loss_rise:g} nats/token ({option.loss:+.4f})"
+    others = [_Option.of(changes(own, up), up, pricer.gains(up), own) for up in rounded_up(own, draft)]
+    within = [other for other in others if other.loss is not None and other.loss <= max_loss_rise]
+    if (better := next((other for other in within if not other.slower), None)) is not None:
+        return better, f"rounded up, because {down}{_depth(better, own)}"
+    if within:
+        return None, f"no fix offered: {down}; rounded up it is slower at every rate: {within[0].priced(own)}"
+    return None, f"no fix offered: {down}"
+
+
+def _depth(option: _Option, own: Architecture) -> str:
+    """What a fix that takes layers away owes to the depth."""
+    if option.design is None or option.design.num_hidden_layers == own.num_hidden_layers:
         return ""
-    what = ", ".join(f"{name}={value}" for name, value in draft.fix.items())
-    told = [gain for gain in gains if gain is not None]
-    if told and max(told) < 0:
-        return f"no fix offered: {what} would be slower at every rate ({' / '.join(f'{gain:+.2%}' for gain in told)})"
-    rise = float(predicted_loss(draft.fixed)[0] - predicted_loss(own)[0])
-    if rise > max_loss_rise:
-        return f"no fix offered: {what} would raise the predicted loss by more than {max_loss_rise:g} nats/token ({rise:+.4f})"
-    return ""
+    share = option.design.num_hidden_layers / own.num_hidden_layers
+    return f"; layers x{share:.2f}, so the KV cache per token too, and the gain is that of the depth as well"
 
 
 def _finding(draft: Draft, pricer: Pricer, finding_share: float, max_loss_rise: float) -> Finding:
-    costs, gains = ([None if math.isnan(v) else float(v) for v in row] for row in pricer.price(draft))
+    raw_costs, raw_gains = pricer.price(draft)
+    costs = [None if math.isnan(v) else float(v) for v in raw_costs]
     prefill = pricer.prefill_cost(draft)
-    rule, refused = RULES[draft.id], _refused(draft, pricer.design, gains, max_loss_rise)
-    fixed = None if refused else draft.fixed
-    if refused:
-        gains = [None] * len(gains)
+    rule, own = RULES[draft.id], pricer.design
+    chosen, said = _choose(draft, pricer, raw_gains, max_loss_rise)
+    fixed = None if chosen is None else chosen.design
     advisory = draft.advisory if isinstance(draft.advisory, bool) else draft.advisory(pricer)
     worst = max([c for c in costs if c is not None], default=0.0)
-    own = pricer.design
+    effect = "" if chosen is None else chosen.effect(own)
+    gains = (None, None) if chosen is None else chosen.gains
     return Finding(
         id=draft.id,
         guideline=rule.guideline,
@@ -130,10 +189,10 @@ def _finding(draft: Draft, pricer: Pricer, finding_share: float, max_loss_rise: 
         value=float(draft.value),
         threshold=float(draft.threshold),
         message=draft.message,
-        fix={} if refused else dict(draft.fix),
+        fix={} if chosen is None else dict(chosen.fix),
         source=rule.source,
-        note="; ".join(filter(None, (draft.note, refused))),
-        level="finding" if worst >= finding_share and not advisory and not refused else "information",
+        note="; ".join(filter(None, (draft.note, effect, said))),
+        level="finding" if worst >= finding_share and not advisory and chosen is not None else "information",
         cost_share_throughput=costs[0],
         cost_share_latency=costs[1],
         cost_share_prefill=None if math.isnan(prefill) else prefill,
@@ -141,4 +200,5 @@ def _finding(draft: Draft, pricer: Pricer, finding_share: float, max_loss_rise: 
         gain_latency=gains[1],
         total_params_change=None if fixed is None else fixed.total_params / own.total_params - 1,
         active_params_change=None if fixed is None else fixed.active_params / own.active_params - 1,
+        loss_change=None if chosen is None else chosen.loss,
     )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from shapefront.constraints.guidelines import RULES
+from shapefront.constraints.quality import predicted_loss
 from shapefront.costmodel import Architecture, InvalidValueError
 from shapefront.costmodel.models import load_model
 from shapefront.studies.check import check
@@ -155,3 +156,37 @@ def test_errors_are_one_message(arguments: tuple[str, ...], message: str, capsys
     assert _run(*arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize("name", ["SmolLM2-135M", "Qwen2.5-0.5B", "Llama-3.1-8B", "gpt-oss-20b", "DeepSeek-V3"])
+def test_no_advice_without_its_price(name: str) -> None:
+    """A fix states its gain, its size and its predicted loss; what is refused states what it would cost."""
+    result = check(name)
+    for f in result.review.all:
+        if not f.fix:
+            assert f.gain_throughput is None and f.loss_change is None, f.id
+            continue
+        dimensions = [key for key in f.fix if "." not in key]
+        if dimensions:
+            fixed = result.design.with_(**{key: f.fix[key] for key in dimensions})
+            assert f.loss_change == pytest.approx(float(predicted_loss(fixed)[0] - predicted_loss(result.design)[0]), abs=1e-12)
+            assert f.loss_change is not None and f.loss_change <= 0.010 + 1e-12 and f.total_params_change is not None
+            assert max(f.gain_throughput or 0.0, f.gain_latency or 0.0) >= 0
+            if abs(f.loss_change or 0.0) >= 0.0001:
+                assert "predicted loss" in f.note, f.id
+
+
+def test_where_rounding_down_costs_too_much_loss_the_neighbour_above_is_offered() -> None:
+    """SmolLM2-135M: H = 576 to 512 takes 11 % of the parameters; 640 keeps them with fewer layers."""
+    found = {(f.id, f.dimension): f for f in check("SmolLM2-135M").review.all}
+    wide = found["SF003", "hidden_size"]
+    assert wide.fix["hidden_size"] == 640 and wide.fix["num_hidden_layers"] < 30
+    assert wide.total_params_change is not None and abs(wide.total_params_change) <= 0.01
+    assert "rounded up, because hidden_size=512 would raise the predicted loss" in wide.note
+    assert "the gain is that of the depth as well" in wide.note
+    stages = found[
+        "SF015", "num_hidden_layers"
+    ]  # 32 layers hold 5 % more parameters and KV cache: slower, so told and not offered
+    assert not stages.fix
+    assert "rounded up it is slower at every rate: num_hidden_layers=32: tokens/s/GPU -" in stages.note
+    assert "total +5.26%, predicted loss -" in stages.note
