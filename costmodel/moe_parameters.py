@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from .errors import InvalidValueError, check_keys
+from .formats import NumberFormat, get_format
 from .profile import KernelProfile
 
 # Kernels that a stack serves with, by format: (elsewhere, where attention is data-parallel and experts are
@@ -27,8 +28,7 @@ class MoeParameters:
 
     Attributes:
         launch_seconds: fixed time of the layer's kernels, s.
-        ungated_launch_seconds: the same, added for experts of two matrices, s.
-        ungated_slowdown: share by which the two-matrix kernel is slower.
+        wide_topk_seconds: time added where a token picks more than 10 experts: routing outside the fused kernel, s.
         expert_seconds: time per expert on the rank, s.
         touched_expert_seconds: time per touched expert, s.
         memory_efficiency: share of the HBM peak, in (0, 1].
@@ -52,11 +52,12 @@ class MoeParameters:
         step_tokens: tokens above which it is added.
         local_tokens: 1 where the kernel sees only tokens with an expert on its rank (after an all-to-all), 0 where
             it sees the whole group's.
+        activation_bits: how the kernel takes activations: 8 as MXFP8 at the FP8 rate, 16 as BF16 at the BF16 rate
+            (weight-only), 0 as the format says. No public kernel multiplies MXFP4 by MXFP4.
     """
 
     launch_seconds: float = 0.0
-    ungated_launch_seconds: float = 0.0
-    ungated_slowdown: float = 0.0
+    wide_topk_seconds: float = 0.0
     expert_seconds: float = 0.0
     touched_expert_seconds: float = 0.0
     memory_efficiency: float = 1.0
@@ -78,11 +79,14 @@ class MoeParameters:
     step_seconds: float = 0.0
     step_tokens: float = 256.0
     local_tokens: float = 0.0
+    activation_bits: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("memory_efficiency", "math_efficiency"):
             if not 0 < getattr(self, name) <= 1:
                 raise InvalidValueError(f"moe parameters: {name} must be in (0, 1], got {getattr(self, name)}")
+        if self.activation_bits not in (0, 8, 16):
+            raise InvalidValueError(f"moe parameters: activation_bits must be 0, 8 or 16, got {self.activation_bits}")
         if not 0 <= self.unhidden <= 3:
             raise InvalidValueError(f"moe parameters: unhidden must be in [0, 3], got {self.unhidden}")
         for field in fields(self):
@@ -90,6 +94,15 @@ class MoeParameters:
                 raise InvalidValueError(f"moe parameters: {field.name} must be >= 0, got {getattr(self, field.name)}")
         if self.tile_rows_max < self.tile_rows_min:
             raise InvalidValueError("moe parameters: tile_rows_max must not be below tile_rows_min")
+
+
+def number_format(format: str, p: MoeParameters) -> NumberFormat:
+    """``format`` as the kernel of ``p`` runs it: its weights, with the activations and tensor rate it measures at."""
+    number = get_format(format)
+    if not p.activation_bits:
+        return number
+    taken = get_format("mxfp8" if p.activation_bits == 8 else "bf16")
+    return replace(number, activation_bits=taken.activation_bits, math=taken.math)
 
 
 @lru_cache(maxsize=256)
