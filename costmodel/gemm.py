@@ -89,8 +89,6 @@ def batched_format(profile: KernelProfile, format: str) -> str:
 
 
 def _fit(profile: KernelProfile, format: str, family: str) -> FamilyFit:
-    if get_format(format).math == "nvfp4" and not profile.hardware.nvfp4_flop_per_second:
-        format = "fp8"  # no FP4 tensor cores: the FP8 kernel on expanded weights
     if family == "bmm" and not profile.families.get("bmm"):
         family = "gemm"  # a batched product is priced as the plain one until it has numbers of its own
     return profile.family(family, format)

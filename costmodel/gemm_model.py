@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from .checks import common_shape, numbers
 from .formats import get_format
 from .gemm_tiles import GemmParameters, Tile
-from .gemm_waves import CHUNK, FEW, FloatArray, Menu, Rates, fastest, fastest_at_once
+from .gemm_waves import CHUNK, FloatArray, Rates, fastest
 from .profile import KernelProfile
 
 
@@ -27,7 +27,6 @@ class GemmModel:
     write_cost: float
     quantise_seconds_per_value: float
     warm_l2: bool
-    menu: Menu | None
 
 
 def build_model(
@@ -40,7 +39,7 @@ def build_model(
     warm_l2: bool = False,
 ) -> GemmModel:
     """Bind ``parameters`` to a profile's hardware (used by the calibration with parameters still being fitted)."""
-    hardware, number = profile.hardware, get_format(format)
+    hardware, number = profile.hardware, profile.hardware.number_format(format)
     peak = hardware.peak_flop_per_second(number.math)
     bandwidth = hardware.memory_bytes_per_second
     share = parameters.sm_bandwidth_share
@@ -55,12 +54,10 @@ def build_model(
     if parameters.quantise_efficiency:
         # Reads 16-bit activations, writes them in the GEMM's format.
         quantise = (2.0 + number.activation_bytes) / (bandwidth * parameters.quantise_efficiency)
-    tiles = (tile,) if tile is not None else parameters.tiles
     return GemmModel(
         parameters=parameters,
         rates=rates,
-        tiles=tiles,
-        menu=Menu.of(tiles, rates) if tiles else None,
+        tiles=(tile,) if tile is not None else parameters.tiles,
         flop_per_second=peak,
         bytes_per_second=bandwidth * parameters.bandwidth_efficiency,
         write_cost=parameters.bandwidth_efficiency / (parameters.write_efficiency or parameters.bandwidth_efficiency),
@@ -102,12 +99,9 @@ def chunk_seconds(model: GemmModel, batch: FloatArray, m: FloatArray, n: FloatAr
     """Seconds of up to ``CHUNK`` shapes; 0-d arguments count for all ``size`` of them."""
     p = model.parameters
     m, n, k = (np.full(size, a) if a.ndim == 0 else a for a in (m, n, k))
-    if model.menu is None:
-        compute = m * n * k * batch * (2.0 / model.flop_per_second)
-    elif size * len(model.menu) <= FEW:
-        compute = fastest_at_once(batch, m, n, k, model.menu, p)
-    else:
-        compute = fastest(batch, m, n, k, model.tiles, model.rates, p)
+    compute = (
+        fastest(batch, m, n, k, model.tiles, model.rates, p) if model.tiles else m * n * k * batch * (2.0 / model.flop_per_second)
+    )
     mk = m * k
     memory, _, _ = memory_parts(model, batch, m, n, k, mk)
     total = combine(compute, memory, p.combine_power)

@@ -152,7 +152,7 @@ def moe_parts(
     warm_l2: bool = False,
 ) -> tuple[Array, ...]:
     """The fields of :class:`MoeCost`, each in its own shape; ``warm_l2`` is the benchmark loop's cache state."""
-    number = number_format(format, p)
+    number = number_format(format, p, hardware)
     bandwidth = hardware.memory_bytes_per_second
     up = np.where(gated, 2.0, 1.0)  # matrices before the activation
     rows, touched = load.rows, load.touched

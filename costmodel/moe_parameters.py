@@ -8,6 +8,7 @@ from typing import Any
 
 from .errors import InvalidValueError, check_keys
 from .formats import NumberFormat, get_format
+from .hardware import Hardware
 from .profile import KernelProfile
 
 # Kernels that a stack serves with, by format: (elsewhere, where attention is data-parallel and experts are
@@ -20,6 +21,9 @@ SERVING_KERNELS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] =
     "trtllm": {"nvfp4": (("fused",), ("cutlass",)), "fp8_block": (("fused",), ("fused",))},
     "sglang": {"nvfp4": ((), ("cutlass",)), "fp8_block": ((), ("grouped", "deepgemm"))},
 }
+
+
+_WEIGHT_ONLY = ("int4_g128", "w4a16_mxfp4")
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,9 @@ class MoeParameters:
             raise InvalidValueError("moe parameters: tile_rows_max must not be below tile_rows_min")
 
 
-def number_format(format: str, p: MoeParameters) -> NumberFormat:
+def number_format(format: str, p: MoeParameters, hardware: Hardware) -> NumberFormat:
     """``format`` as the kernel of ``p`` runs it: its weights, with the activations and tensor rate it measures at."""
-    number = get_format(format)
+    number = hardware.number_format(format)
     if not p.activation_bits:
         return number
     taken = get_format("mxfp8" if p.activation_bits == 8 else "bf16")
@@ -107,9 +111,16 @@ def number_format(format: str, p: MoeParameters) -> NumberFormat:
 
 @lru_cache(maxsize=256)
 def moe_parameters(profile: KernelProfile, format: str, kernel: str | None = None) -> MoeParameters:
-    """Parameters of ``format`` (and ``kernel``, stored as ``format:kernel``) in a profile."""
+    """Parameters of ``format`` (and ``kernel``, stored as ``format:kernel``) in a profile.
+
+    A weight-only format without numbers of its own takes another weight-only kernel's: its own with 16-bit activations
+    (MXFP4 on Hopper), else the INT4 or MXFP4 one (Marlin runs NVFP4 on Hopper like INT4; inferred).
+    """
     fits = profile.families.get("moe", {})
     name = f"{format}:{kernel}" if kernel and f"{format}:{kernel}" in fits else format
+    number = profile.hardware.number_format(format)
+    if name not in fits and number.weight_bits < number.activation_bits:
+        name = next((n for n in (f"w4a16_{format}", *_WEIGHT_ONLY) if n in fits), name)
     return parse_parameters(profile.family("moe", name).parameters, f"{profile.name}: [moe.{name}]")
 
 

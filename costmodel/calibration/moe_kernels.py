@@ -72,6 +72,6 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
         Kernel("fp8_block:modular", "fp8_block", ("trtllmfp8expertsmodular",)),
         Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("trtllmmxfp4experts",), activation_bits=8),
         Kernel("w4a16_mxfp4", "w4a16_mxfp4", ("trtllmmxfp4experts",), ("oaitriton",)),
-        Kernel("int4_g128", "int4_wo", ("marlin",)),
+        Kernel("int4_g128", "int4_wo", ("marlinexperts",)),  # an older release's rows are 2 to 3 times slower, another call
     ),
 }

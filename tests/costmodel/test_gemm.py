@@ -150,5 +150,8 @@ def test_no_format_of_a_fitted_profile_falls_to_the_pure_roofline() -> None:
             continue
         for number_format in ("nvfp4", "mxfp4", "fp8", "fp8_block", "bf16", "int4_g128"):
             assert gemm_parameters(name, number_format).launch_seconds > 0, (name, number_format)
-    if "h200-trtllm" in profile_names():  # no FP4 tensor cores: the FP8 kernel
-        assert gemm_parameters("h200-trtllm", "nvfp4") == gemm_parameters("h200-trtllm", "fp8")
+    # No FP4 tensor cores: weight-only, the BF16 kernel reading 4.5-bit weights and 16-bit activations at the BF16 rate.
+    assert gemm_parameters("h200-trtllm", "nvfp4") == gemm_parameters("h200-trtllm", "bf16")
+    cost = gemm_cost(64, 4096, 8192, format="nvfp4", profile=load_profile("ideal", hardware="h200"))
+    assert float(cost.read_bytes) == 64 * 8192 * 2 + 4096 * 8192 * 4.5 / 8
+    assert float(cost.math_seconds) == pytest.approx(2 * 64 * 4096 * 8192 / 0.989e15, rel=1e-3)

@@ -16,8 +16,8 @@ from shapefront.costmodel.errors import InvalidValueError
 from shapefront.costmodel.expert_all_to_all import parse_exchange
 from shapefront.costmodel.hardware import load_hardware
 from shapefront.costmodel.moe import moe_cost
-from shapefront.costmodel.moe_parameters import MoeParameters, number_format
-from shapefront.costmodel.profile import parse_profile
+from shapefront.costmodel.moe_parameters import MoeParameters, moe_parameters, number_format
+from shapefront.costmodel.profile import load_profile, parse_profile
 
 GB300 = load_hardware("gb300")
 KERNEL = Kernel("nvfp4", "nvfp4", ("fused",))
@@ -124,7 +124,7 @@ def test_lent_rows_are_fitted_and_own_rows_are_judged() -> None:
 
 def test_kernels_name_the_activations_they_take() -> None:
     # MXFP4 weights: 4 + 8/32 bits. Activations: 8 + 8/32 at the FP8 rate, 16 at the BF16 rate, or as the format says.
-    eight, sixteen, plain = (number_format("mxfp4", MoeParameters(activation_bits=bits)) for bits in (8, 16, 0))
+    eight, sixteen, plain = (number_format("mxfp4", MoeParameters(activation_bits=bits), GB300) for bits in (8, 16, 0))
     assert (eight.weight_bits, eight.activation_bits, eight.math) == (4.25, 8.25, "fp8")
     assert (sixteen.weight_bits, sixteen.activation_bits, sixteen.math) == (4.25, 16, "bf16")
     assert (plain.activation_bits, plain.math) == (4.25, "nvfp4")
@@ -144,6 +144,21 @@ def test_kernels_name_the_activations_they_take() -> None:
     assert float(moe_cost(8192, **shape, format="mxfp4", profile="ideal").math_seconds) == pytest.approx(
         float(cost.math_seconds) / 3
     )
+
+
+def test_without_fp4_units_experts_are_weight_only() -> None:
+    # MXFP4 has a kernel with 16-bit activations of its own; NVFP4 has none and takes INT4's (Marlin), else MXFP4's.
+    for stack, nvfp4 in (("vllm", "int4_g128"), ("sglang", "int4_g128"), ("trtllm", "w4a16_mxfp4")):
+        profile = load_profile(f"h200-{stack}")
+        assert moe_parameters(profile, "mxfp4") == moe_parameters(profile, "w4a16_mxfp4")
+        assert moe_parameters(profile, "nvfp4") == moe_parameters(profile, nvfp4)
+    # 1 expert, H = I = 4096, 8192 rows at the H200's BF16 peak; the weights weigh 4.5 bits a value.
+    cost = moe_cost(
+        8192, hidden_size=4096, moe_intermediate_size=4096, num_experts=1, top_k=1, format="nvfp4",
+        profile=load_profile("ideal", hardware="h200"),
+    )  # fmt: skip
+    assert float(cost.math_seconds) == pytest.approx(8192 * 6 * 4096**2 / 0.989e15, rel=1e-3)
+    assert float(cost.read_bytes) == pytest.approx(3 * 4096**2 * 4.5 / 8 + 8192 * 2 * (4096 + 4096))
 
 
 def test_a_wide_choice_of_experts_is_routed_outside_the_kernel() -> None:
