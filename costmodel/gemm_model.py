@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from .checks import common_shape, numbers
 from .formats import get_format
 from .gemm_tiles import GemmParameters, Tile
-from .gemm_waves import CHUNK, FloatArray, Rates, fastest
+from .gemm_waves import CHUNK, FEW, FloatArray, Menu, Rates, fastest, fastest_at_once
 from .profile import KernelProfile
 
 
@@ -27,6 +27,7 @@ class GemmModel:
     write_cost: float
     quantise_seconds_per_value: float
     warm_l2: bool
+    menu: Menu | None
 
 
 def build_model(
@@ -54,10 +55,12 @@ def build_model(
     if parameters.quantise_efficiency:
         # Reads 16-bit activations, writes them in the GEMM's format.
         quantise = (2.0 + number.activation_bytes) / (bandwidth * parameters.quantise_efficiency)
+    tiles = (tile,) if tile is not None else parameters.tiles
     return GemmModel(
         parameters=parameters,
         rates=rates,
-        tiles=(tile,) if tile is not None else parameters.tiles,
+        tiles=tiles,
+        menu=Menu.of(tiles, rates) if tiles else None,
         flop_per_second=peak,
         bytes_per_second=bandwidth * parameters.bandwidth_efficiency,
         write_cost=parameters.bandwidth_efficiency / (parameters.write_efficiency or parameters.bandwidth_efficiency),
@@ -99,9 +102,12 @@ def chunk_seconds(model: GemmModel, batch: FloatArray, m: FloatArray, n: FloatAr
     """Seconds of up to ``CHUNK`` shapes; 0-d arguments count for all ``size`` of them."""
     p = model.parameters
     m, n, k = (np.full(size, a) if a.ndim == 0 else a for a in (m, n, k))
-    compute = (
-        fastest(batch, m, n, k, model.tiles, model.rates, p) if model.tiles else m * n * k * batch * (2.0 / model.flop_per_second)
-    )
+    if model.menu is None:
+        compute = m * n * k * batch * (2.0 / model.flop_per_second)
+    elif size * len(model.menu) <= FEW:
+        compute = fastest_at_once(batch, m, n, k, model.menu, p)
+    else:
+        compute = fastest(batch, m, n, k, model.tiles, model.rates, p)
     mk = m * k
     memory, _, _ = memory_parts(model, batch, m, n, k, mk)
     total = combine(compute, memory, p.combine_power)

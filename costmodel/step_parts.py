@@ -274,7 +274,7 @@ def _dispatch(b: ArchitectureBatch, key: Keyed, options: StepOptions, at: NDArra
     seconds = moe_dispatch_seconds(format=number, **_exchanged(b, key, at, options))
     tpf = key["tpf"][:, at]
     if np.any(tpf > 1):
-        arrived = _arrived(b, key, at) * get_format(number).activation_bytes
+        arrived = _arrived(b, key, at) * options.profile.hardware.number_format(number).activation_bytes
         seconds = seconds + all_gather_seconds(arrived, tpf, profile=options.profile)
     return seconds
 
