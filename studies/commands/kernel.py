@@ -147,7 +147,7 @@ def moe(
     ep: Annotated[int, typer.Option(help="Expert parallelism, GPUs.")] = 1,
     tp: Annotated[int, typer.Option(help="Tensor parallelism of an expert, GPUs.")] = 1,
     format: Annotated[str, typer.Option(help="Format of weights and activations.")] = "nvfp4",
-    load: Annotated[str, typer.Option(help="balanced, power_law_1.01 or power_law_1.2.")] = "balanced",
+    load: Annotated[str, typer.Option(help="balanced, uniform_random, power_law_1.01 or power_law_1.2.")] = "balanced",
     profile: Profile = DEFAULT_PROFILE,
     json: Json = False,
 ) -> None:
