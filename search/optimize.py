@@ -34,7 +34,8 @@ class SearchOptions:
         population: designs of a generation, and parents of a genetic sampler.
         seeds: start from the reference model, scaled known models and an aspect-ratio ladder.
         neighbour_share: largest part of a generation spent on lattice neighbours of the front, [0, 1).
-        model: spend a part of each generation on designs that a model of the objectives expects on the front.
+        model: spend a part of each generation on designs that a model of the objectives expects on the front (in studies of
+            more designs than trials).
         polish: after the trials, price every neighbour of every front member until none improves.
         max_polish: designs the polish may price; 0 = four times the trials, at least 2000.
     """
@@ -110,7 +111,8 @@ def optimize(
 
 def _sample(run: Run, mode: Mode, trials: int, seed: int, options: SearchOptions) -> None:
     proposer = Proposer(options.sampler, run.distributions, len(run.problem.objectives), seed, options.population)
-    model = Model(run, mode, seed) if options.model and isinstance(mode, Sweep) else None
+    guided = options.model and isinstance(mode, Sweep) and len(run.problem.table) > trials  # else all of it is priced anyway
+    model = Model(run, mode, seed) if guided and isinstance(mode, Sweep) else None
     near_by = Neighbours(run, mode, options.neighbour_share, sources=("polish", "sampler", *(["model"] if model else [])))
     for phase, count in _plan(run, trials, options):
         if phase == "seed":
