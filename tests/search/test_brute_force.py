@@ -29,7 +29,7 @@ def shape_penalty(w: float, n_layers: float) -> float:
     """Gemstones: g(w, l) minus the least g over the depths of the same l·w², by golden-section search."""
 
     def g(width: float, depth: float) -> float:
-        return 4.271695 / width**0.244691 + 0.924870 / depth**0.387152
+        return 4.271695 / math.pow(width, 0.244691) + 0.924870 / math.pow(depth, 0.387152)
 
     low, high = math.log(2.0), math.log(1e5)
     for _ in range(200):
@@ -56,10 +56,11 @@ def counts(d: Design, head_norms: bool) -> tuple[int, int]:
 def size_loss(d: Design, total: int, active: int) -> float:
     """L_size: Besiroglu for dense designs, Zhao for MoE (no shared experts)."""
     if not d.get("num_experts"):
-        return 1.8172 + 482.01 / total**0.3478 + 2085.43 / TOKENS**0.3658
-    g, a = d["num_experts_per_tok"], 0.2383
-    scale = total**-a + 0.0013 * active**-a + 0.0450 * active / total
-    return (0.1577 * g + 7.2446 / g) * scale + 38.051 * total**-a + 27129.05 * TOKENS**-0.4694 + 31.096 * active**-a + 1.8182
+        return 1.8172 + 482.01 / math.pow(total, 0.3478) + 2085.43 / math.pow(TOKENS, 0.3658)
+    g, by_total, by_active = d["num_experts_per_tok"], math.pow(total, -0.2383), math.pow(active, -0.2383)
+    scale = by_total + 0.0013 * by_active + 0.0450 * active / total
+    data = 27129.05 * math.pow(TOKENS, -0.4694)
+    return (0.1577 * g + 7.2446 / g) * scale + 38.051 * by_total + data + 31.096 * by_active + 1.8182
 
 
 def equal(d: Design, r: Design, head_norms: bool) -> bool:
@@ -82,7 +83,10 @@ def make(seed: int) -> tuple[SearchProblem, list[Design], Design, bool]:
     moe = rng.random() < 0.5
     reference = load_model("Qwen3-30B-A3B" if moe else "Llama-3.1-8B")
     own = {n: getattr(reference, n) for n in ArchitectureBatch.__slots__ if n != "kind"}
-    around = lambda value, step, few: sorted({max(step, value + step * i) for i in rng.sample(range(-5, 6), few)} | {value})  # noqa: E731
+
+    def around(value: int, step: int, few: int) -> list[int]:
+        return sorted({max(step, value + step * i) for i in rng.sample(range(-5, 6), few)} | {value})
+
     dimensions: dict[str, tuple[int, ...]] = {
         "hidden_size": tuple(around(reference.hidden_size, rng.choice((128, 192, 256)), 3)),
         "num_hidden_layers": tuple(around(reference.num_hidden_layers, 2, 4)),
@@ -191,8 +195,9 @@ def keys(problem: SearchProblem, outcome: SearchOutcome, positions: Any) -> set[
     return {tuple(row) for row in outcome.evaluated.columns[positions].tolist()}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", (1, 2, 3, 5, 15, 17, 18))
 def test_legal_set_fronts_and_certificate_are_those_of_plain_loops(seed: int) -> None:
+    """Seeds 0 to 19 agree; kept are one without a legal design and those with the largest fronts."""
     problem, legal, reference, head_norms = make(seed)
     if not legal:
         with pytest.raises(ValueError, match="no design is legal"):
