@@ -28,6 +28,7 @@ class GemmModel:
     quantise_seconds_per_value: float
     warm_l2: bool
     menu: Menu | None
+    k_multiple: int
 
 
 def build_model(
@@ -67,11 +68,14 @@ def build_model(
         output_bytes=get_format(output_format).activation_bytes,
         quantise_seconds_per_value=quantise,
         warm_l2=warm_l2,
+        k_multiple=number.k_multiple,
     )
 
 
-def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray]]:
+def broadcast_sizes(*sizes: ArrayLike, k_multiple: int = 1) -> tuple[tuple[int, ...], list[FloatArray]]:
     """Broadcast shape of (batch, m, n, k), and each as a flat float64 array of that size (scalars stay 0-d).
+
+    K is rounded up to ``k_multiple``: what the kernel reads, quantises and multiplies.
 
     Raises:
         InvalidValueError: a size is not finite and positive, or the shapes do not broadcast.
@@ -80,6 +84,8 @@ def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray
     for name, size in zip(("batch", "m", "n", "k"), sizes, strict=True):
         found[name] = numbers(f"GEMM size {name}", size, "finite and positive", above=True, way_out="leave out empty products")
     shape = common_shape(found)
+    if k_multiple > 1:
+        found["k"] = np.asarray(np.ceil(found["k"] * (1.0 / k_multiple)) * k_multiple)
     return shape, [
         a if a.ndim == 0 else np.ascontiguousarray(a if a.shape == shape else np.broadcast_to(a, shape)).reshape(-1)
         for a in found.values()
@@ -88,7 +94,7 @@ def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray
 
 def model_seconds(model: GemmModel, batch: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> FloatArray:
     """Seconds of a bound model; see :func:`gemm_seconds` and :func:`bmm_seconds`."""
-    shape, arrays = broadcast_sizes(batch, m, n, k)
+    shape, arrays = broadcast_sizes(batch, m, n, k, k_multiple=model.k_multiple)
     size = int(np.prod(shape))
     out = np.empty(size)
     for start in range(0, size, CHUNK):

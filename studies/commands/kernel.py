@@ -20,7 +20,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 ASKED_UNITS = {"batch": "sequences", "context": "tokens", "window": "tokens", "ranks": "GPUs"}  # the other names say it
 DATA = {"read_bytes": "data read", "write_bytes": "data written", "kv_bytes": "KV cache read", "wire_bytes": "data sent"}
-UNITS = {"flop": "FLOP", "experts": "experts of the slowest GPU", "rows": "token-expert pairs of the slowest GPU"}
+UNITS = {
+    "flop": "FLOP",
+    "padded_k": "values: K as the kernel runs it",
+    "experts": "experts of the slowest GPU",
+    "rows": "token-expert pairs of the slowest GPU",
+}
 
 
 def _show(kernel: str, cost: Any, json: bool, **asked: Any) -> None:
@@ -110,6 +115,9 @@ def gemm(
         forced = tuple(int(part) for part in parts)
     cost = gemm_cost(m, n, k, format=b, output_format=c, profile=profile, tile=forced)
     _show("gemm", cost, json, m=m, n=n, k=k, a=a, b=b, c=c, profile=profile)
+    if not json and float(cost.padded_k) > k:
+        multiple = get_format(b).k_multiple
+        say(f"{b} kernels take K in multiples of {multiple}: {k} is padded and priced as {float(cost.padded_k):.0f}")
 
 
 @app.command()

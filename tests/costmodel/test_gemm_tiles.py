@@ -166,15 +166,15 @@ def test_k_padding_and_droop_by_hand() -> None:
 
 
 def test_activation_quantisation_by_hand() -> None:
-    # 1 us + K * 1 ns + M * max(K, 1000) * (2 + 0.5625) B / (8e12 * 0.5) with M = 100, K = 500.
+    # 1 us + K * 1 ns + M * max(K, 1000) * (2 + 0.5625) B / (8e12 * 0.5) with M = 100, K = 480.
     table = {"quantise_seconds": 1e-6, "quantise_seconds_per_k": 1e-9, "quantise_minimum_k": 1000, "quantise_efficiency": 0.5}
     profile = parse_profile(
         {"name": "q", "hardware": "gb300", "gemm": {"nvfp4": {"status": "inferred", "source": "test", "parameters": table}}},
         "test",
     )
-    cost = gemm_cost(100, 256, 500, format="nvfp4", profile=profile)
-    assert float(cost.quantise_seconds) == pytest.approx(1e-6 + 5e-7 + 100 * 1000 * 2.5625 / 4e12)
-    plain = gemm_seconds(100, 256, 500, format="nvfp4", profile="ideal")
+    cost = gemm_cost(100, 256, 480, format="nvfp4", profile=profile)
+    assert float(cost.quantise_seconds) == pytest.approx(1e-6 + 4.8e-7 + 100 * 1000 * 2.5625 / 4e12)
+    plain = gemm_seconds(100, 256, 480, format="nvfp4", profile="ideal")
     assert float(cost.seconds) == pytest.approx(float(plain) + float(cost.quantise_seconds))
 
 
