@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOST = ("OperationalError", "InterfaceError", "PendingRollbackError")  # of SQLAlchemy: the connection or its transaction is gone
+LOCK_KEY = 0x73686170656672  # "shapefr", our advisory lock
 RETRY_SECONDS = 60.0  # how long a database may be away before a run gives up
 
 
@@ -63,6 +65,24 @@ def with_retries(
                 recover()
             time.sleep(pause)
             pause = min(pause * 2, 2.0)
+
+
+@contextmanager
+def one_at_a_time(url: str, connect: Mapping[str, Any]) -> Iterator[None]:
+    """Hold a lock of the PostgreSQL database, for what only one process may do at a time (making the tables).
+
+    The database releases it when the process dies.
+
+    Args:
+        url: SQLAlchemy URL.
+        connect: arguments of the connection.
+    """
+    import sqlalchemy as sql
+
+    engine = sql.create_engine(url, connect_args=dict(connect), poolclass=sql.pool.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCK_KEY)))
+        yield
 
 
 def add_trials(storage: RDBStorage, study_id: int, trials: Sequence[FrozenTrial], *, first_number: int) -> None:

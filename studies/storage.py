@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .journal import LockedJournal, StorageError
-from .rdb import add_trials, hide_password, with_retries
+from .rdb import add_trials, hide_password, one_at_a_time, with_retries
 from .sqlite import check_sqlite, create_sqlite, sqlite_file
 
 if TYPE_CHECKING:
@@ -119,9 +119,10 @@ def open_postgresql(url: str, **options: Any) -> optuna.storages.RDBStorage:
     Raises:
         StorageError: the driver is missing or the server cannot be reached.
     """
-    tail = url.split("://", 1)[1]
-    with _clear_errors(url):
-        return _rdb(f"postgresql+psycopg://{tail}", connect_timeout=POSTGRES_TIMEOUT_SECONDS, **options)
+    address = f"postgresql+psycopg://{url.split('://', 1)[1]}"
+    connect = {"connect_timeout": POSTGRES_TIMEOUT_SECONDS}
+    with _clear_errors(url), one_at_a_time(address, connect):  # many workers may find an empty database together
+        return _rdb(address, **connect, **options)
 
 
 def _rdb(url: str, *, heartbeat: Mapping[str, Any] | None = None, **connect: Any) -> optuna.storages.RDBStorage:

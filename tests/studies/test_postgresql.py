@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,23 @@ def test_trials_and_answers_come_back(server: Server) -> None:
             assert (new.user_attrs, new.constraints) == (old.user_attrs, old.constraints)
         assert stored.evaluations == {"k": (0.1, "")}
         assert store.study().best_trials  # Optuna reads what COPY wrote
+
+
+def test_many_may_find_an_empty_database_together(server: Server) -> None:
+    """A job array starts its workers at the same instant, on a database without tables: one makes them, the others wait."""
+    import psycopg
+
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE fresh")
+    url, barrier = server.url.replace("/postgres", "/fresh"), threading.Barrier(8)
+
+    def open_one(_: int) -> str:
+        barrier.wait()
+        with closing(open_store(url, "s")) as store:
+            return type(store.storage).__name__
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(open_one, range(8))) == ["RDBStorage"] * 8
 
 
 def test_a_run_on_postgresql_gives_the_same_bytes_and_resumes(server: Server, tmp_path: Path) -> None:
