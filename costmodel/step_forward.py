@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch import ArchitectureBatch
+from .step_communication import exchange, local_communication
 from .step_options import StepOptions
-from .step_parts import dense_ffn, exchange, local_communication, local_gemms, local_other, routed_experts
+from .step_parts import dense_ffn, local_gemms, local_other, routed_experts
 from .step_plan import Keyed, StepPlan
 
 FloatArray = NDArray[np.float64]

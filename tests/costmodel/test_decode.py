@@ -9,7 +9,7 @@ import pytest
 from shapefront.costmodel import Architecture, ArchitectureBatch, InvalidValueError, Layout, LayoutBatch, enumerate_layouts
 from shapefront.costmodel.decode import decode
 from shapefront.costmodel.profile import KernelProfile, load_profile, parse_profile
-from shapefront.costmodel.step_parts import reduce_seconds
+from shapefront.costmodel.step_communication import reduce_seconds
 from shapefront.costmodel.step_plan import keyed
 
 LLAMA_8B = Architecture(

@@ -10,7 +10,7 @@ from shapefront.costmodel.collectives import all_gather_seconds, reduce_scatter_
 from shapefront.costmodel.memory import shared_expert_ranks, weight_bytes_per_gpu
 from shapefront.costmodel.models import load_model
 from shapefront.costmodel.profile import load_profile
-from shapefront.costmodel.step_parts import reduce_seconds
+from shapefront.costmodel.step_communication import reduce_seconds
 
 R1, QWEN = load_model("DeepSeek-R1"), load_model("Qwen3-30B-A3B")
 GROUPED = Layout(tpa=2, dpa=4, ep=8)
