@@ -24,10 +24,10 @@ from .links import (
     Array,
     CollectiveCost,
     CollectiveParameters,
+    Transfer,
     checked,
     collective_parameters,
     domains_of,
-    price,
 )
 from .profile import KernelProfile, load_profile
 
@@ -52,6 +52,31 @@ __all__ = [
 ]
 
 
+def _all_reduce(bytes: ArrayLike, ranks: ArrayLike, profile: KernelProfile) -> Transfer:
+    size, n = checked(bytes, ranks, "bytes")
+    inside, domains = domains_of(n, profile.hardware)
+    ring = 2 * (inside - 1) / inside
+    share = np.minimum(np.minimum(ring, inside - 1), 1.0)  # in-switch reduction sends every byte once
+    up = np.where(domains > 1, ring, share)
+    out = 2 * (domains - 1) / (domains * inside)
+    return Transfer(size, n, up, out, collective_parameters(profile, "all_reduce", "default"), profile.hardware)
+
+
+def _gather(total_bytes: ArrayLike, ranks: ArrayLike, operation: str, profile: KernelProfile) -> Transfer:
+    size, n = checked(total_bytes, ranks, "total_bytes")
+    inside, domains = domains_of(n, profile.hardware)
+    up = (inside - 1) / inside
+    out = (domains - 1) / (domains * inside)
+    return Transfer(size, n, up, out, collective_parameters(profile, "collective", operation), profile.hardware)
+
+
+def _all_to_all(bytes_per_gpu: ArrayLike, ranks: ArrayLike, profile: KernelProfile) -> Transfer:
+    size, n = checked(bytes_per_gpu, ranks, "bytes_per_gpu")
+    inside, _ = domains_of(n, profile.hardware)
+    parameters = collective_parameters(profile, "collective", "all_to_all")
+    return Transfer(size, n, (inside - 1) / n, (n - inside) / n, parameters, profile.hardware)
+
+
 def all_reduce_cost(bytes: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> CollectiveCost:
     """Cost of summing ``bytes`` over ``ranks`` GPUs.
 
@@ -60,82 +85,81 @@ def all_reduce_cost(bytes: ArrayLike, ranks: ArrayLike, *, profile: str | Kernel
     the shard across domains (ring, scale-out link), all-gather inside.
 
     Args:
-        bytes: message size S, B, shape (...).
-        ranks: GPUs in the group, shape (...); 1 costs nothing.
+        bytes: message size S, B, any shape; both broadcast.
+        ranks: GPUs in the group, any shape; 1 costs nothing.
         profile: kernel profile or its name.
+
+    Returns:
+        seconds and their parts, broadcast shape.
+
+    Raises:
+        InvalidValueError: a negative size, a group below one rank, or shapes that do not broadcast.
+        UnknownKeyError: no such profile.
     """
-    profile = load_profile(profile)
-    size, n = checked(bytes, ranks, "bytes")
-    inside, domains = domains_of(n, profile.hardware)
-    ring = 2 * (inside - 1) / inside
-    share = np.minimum(np.minimum(ring, inside - 1), 1.0)  # in-switch reduction sends every byte once
-    up = np.where(domains > 1, ring, share)
-    out = 2 * (domains - 1) / (domains * inside)
-    return price(size, n, up, out, collective_parameters(profile, "all_reduce", "default"), profile.hardware)
-
-
-def _gather_cost(size: Array, n: Array, operation: str, profile: KernelProfile) -> CollectiveCost:
-    inside, domains = domains_of(n, profile.hardware)
-    up = (inside - 1) / inside
-    out = (domains - 1) / (domains * inside)
-    return price(size, n, up, out, collective_parameters(profile, "collective", operation), profile.hardware)
+    return _all_reduce(bytes, ranks, load_profile(profile)).cost()
 
 
 def all_gather_cost(total_bytes: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> CollectiveCost:
-    """Cost of an all-gather; ``total_bytes`` is what every GPU holds afterwards: (n-1)/n S/B [1]."""
-    return _gather_cost(*checked(total_bytes, ranks, "total_bytes"), "all_gather", load_profile(profile))
+    """Cost of an all-gather; ``total_bytes`` is what every GPU holds afterwards: (n-1)/n S/B [1].
+
+    Shapes and errors as :func:`all_reduce_cost`.
+    """
+    return _gather(total_bytes, ranks, "all_gather", load_profile(profile)).cost()
 
 
 def reduce_scatter_cost(total_bytes: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> CollectiveCost:
-    """Cost of a reduce-scatter; ``total_bytes`` is what every GPU holds before: (n-1)/n S/B [1]."""
-    return _gather_cost(*checked(total_bytes, ranks, "total_bytes"), "reduce_scatter", load_profile(profile))
+    """Cost of a reduce-scatter; ``total_bytes`` is what every GPU holds before: (n-1)/n S/B [1].
+
+    Shapes and errors as :func:`all_reduce_cost`.
+    """
+    return _gather(total_bytes, ranks, "reduce_scatter", load_profile(profile)).cost()
 
 
 def all_to_all_cost(bytes_per_gpu: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> CollectiveCost:
-    """Cost of an even all-to-all.
+    """Cost of an even all-to-all: (n-1)/n S/B [1]. Shapes and errors as :func:`all_reduce_cost`.
 
     Args:
         bytes_per_gpu: bytes each GPU holds for the exchange, its own 1/n included, B; (n-1)/n of them travel.
         ranks: GPUs in the group.
         profile: kernel profile or its name.
     """
-    profile = load_profile(profile)
-    size, n = checked(bytes_per_gpu, ranks, "bytes_per_gpu")
-    inside, _ = domains_of(n, profile.hardware)
-    parameters = collective_parameters(profile, "collective", "all_to_all")
-    return price(size, n, (inside - 1) / n, (n - inside) / n, parameters, profile.hardware)
+    return _all_to_all(bytes_per_gpu, ranks, load_profile(profile)).cost()
 
 
 def all_reduce_seconds(bytes: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> Array:
-    """Seconds of :func:`all_reduce_cost`."""
-    return all_reduce_cost(bytes, ranks, profile=profile).seconds
+    """Seconds of :func:`all_reduce_cost`, broadcast shape; the same arguments and errors."""
+    return _all_reduce(bytes, ranks, load_profile(profile)).seconds()
 
 
 def all_gather_seconds(total_bytes: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> Array:
-    """Seconds of :func:`all_gather_cost`."""
-    return all_gather_cost(total_bytes, ranks, profile=profile).seconds
+    """Seconds of :func:`all_gather_cost`, broadcast shape; the same arguments and errors."""
+    return _gather(total_bytes, ranks, "all_gather", load_profile(profile)).seconds()
 
 
 def reduce_scatter_seconds(total_bytes: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> Array:
-    """Seconds of :func:`reduce_scatter_cost`."""
-    return reduce_scatter_cost(total_bytes, ranks, profile=profile).seconds
+    """Seconds of :func:`reduce_scatter_cost`, broadcast shape; the same arguments and errors."""
+    return _gather(total_bytes, ranks, "reduce_scatter", load_profile(profile)).seconds()
 
 
 def all_to_all_seconds(bytes_per_gpu: ArrayLike, ranks: ArrayLike, *, profile: str | KernelProfile) -> Array:
-    """Seconds of :func:`all_to_all_cost`."""
-    return all_to_all_cost(bytes_per_gpu, ranks, profile=profile).seconds
+    """Seconds of :func:`all_to_all_cost`, broadcast shape; the same arguments and errors."""
+    return _all_to_all(bytes_per_gpu, ranks, load_profile(profile)).seconds()
 
 
 def send_seconds(bytes: ArrayLike, *, scale_out: bool = False, profile: str | KernelProfile) -> Array:
     """Seconds to send ``bytes`` from one GPU to another: latency + bytes/link.
 
     Args:
-        bytes: message size, B.
+        bytes: message size, B, any shape.
         scale_out: over the scale-out link instead of the scale-up link.
         profile: kernel profile or its name; the latency of its ``collective.send`` holds on both links, its efficiency
             inside the domain.
+
+    Raises:
+        InvalidValueError: a negative size.
+        UnknownKeyError: no such profile.
     """
     profile = load_profile(profile)
     size, two = checked(bytes, 2, "bytes")
     near, far = (np.asarray(float(scale_out == out)) for out in (False, True))
-    return price(size, two, near, far, collective_parameters(profile, "collective", "send"), profile.hardware).seconds
+    return Transfer(size, two, near, far, collective_parameters(profile, "collective", "send"), profile.hardware).seconds()

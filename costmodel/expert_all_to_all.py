@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 
 from .checks import common_shape, numbers
 from .errors import InvalidValueError, check_keys
-from .formats import get_format
+from .formats import NumberFormat, get_format
 from .hardware import Hardware
 from .links import Array, CollectiveCost, CollectiveParameters
 from .moe_load import check_load, rank_factor, read_experts
@@ -145,8 +145,11 @@ def dispatch_bytes_per_token(hidden_size: ArrayLike, format: str) -> Array:
         InvalidValueError: H is not positive and finite.
         UnknownKeyError: no such format.
     """
-    h = numbers("hidden_size", hidden_size, "positive and finite", above=True)
-    return np.asarray(h * get_format(format).activation_bytes)
+    return _token_bytes(hidden_size, get_format(format))
+
+
+def _token_bytes(hidden_size: ArrayLike, number: NumberFormat) -> Array:
+    return np.asarray(numbers("hidden_size", hidden_size, "positive and finite", above=True) * number.activation_bytes)
 
 
 def exchange_cost(
@@ -272,7 +275,7 @@ def _phase_cost(
         tokens_per_gpu,
         ep,
         top_k=top_k,
-        token_bytes=dispatch_bytes_per_token(hidden_size, format),
+        token_bytes=_token_bytes(hidden_size, profile.hardware.number_format(format)),
         num_experts=num_experts,
         load=load,
         parameters=exchange_parameters(profile, phase, kernel),

@@ -9,6 +9,8 @@ Source: NVIDIA Technical Blog, "AI Model Co-Design: Hardware-Friendly LLM Design
 add launch, activation quantisation, tiles and waves (:mod:`.gemm_tiles`)::
 
     T = launch + quantise + norm_p(compute, memory) >= the ideal roofline
+
+K is first rounded up to what the format's kernels accept (NVFP4: 32); stacks pad weights and activations alike.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class GemmCost:
     """Time of GEMMs with its parts; arrays of one broadcast shape.
 
     Attributes:
-        flop: 2 M N K, FLOP.
+        flop: 2 M N K of the product asked for, FLOP.
         read_bytes: A and B, B.
         write_bytes: C, B.
         math_seconds: main loop on the tensor cores, tile and wave padding included, s.
@@ -46,6 +48,8 @@ class GemmCost:
         seconds: the GEMM's time (parts overlap: it is at most their sum), s.
         bound: what rules: ``math``, ``memory``, ``epilogue``, ``quantise`` or ``launch``.
         tile: index into the profile's menu, -1 where the profile has none.
+        padded_k: K as the kernel runs it: rounded up to what the format's kernels accept
+            (:attr:`.formats.NumberFormat.k_multiple`); bytes and times are those of the padded product.
     """
 
     flop: FloatArray
@@ -60,6 +64,7 @@ class GemmCost:
     seconds: FloatArray
     bound: NDArray[np.str_]
     tile: NDArray[np.intp]
+    padded_k: FloatArray
 
     @property
     def memory_seconds(self) -> FloatArray:
@@ -89,8 +94,6 @@ def batched_format(profile: KernelProfile, format: str) -> str:
 
 
 def _fit(profile: KernelProfile, format: str, family: str) -> FamilyFit:
-    if get_format(format).math == "nvfp4" and not profile.hardware.nvfp4_flop_per_second:
-        format = "fp8"  # no FP4 tensor cores: the FP8 kernel on expanded weights
     if family == "bmm" and not profile.families.get("bmm"):
         family = "gemm"  # a batched product is priced as the plain one until it has numbers of its own
     return profile.family(family, format)
@@ -182,16 +185,17 @@ def gemm_cost(
     """Time of GEMMs with its parts and ruling bound; arguments as in :func:`gemm_seconds`."""
     model = _bind(profile, format, output_format, family, tile, warm_l2)
     p = model.parameters
-    shape, arrays = broadcast_sizes(batch, m, n, k)
+    shape, arrays = broadcast_sizes(batch, m, n, k, k_multiple=model.k_multiple)
     b, mm, nn, kk = (np.broadcast_to(a.reshape(shape) if a.ndim else a, shape).reshape(-1) for a in arrays)
-    flop = 2.0 * b * mm * nn * kk
+    useful = np.broadcast_to(np.asarray(k, dtype=np.float64), shape).reshape(-1)
+    flop = 2.0 * b * mm * nn * useful
     memory, read, write = memory_parts(model, b, mm, nn, kk, mm * kk)
     write_seconds = write * model.write_cost / model.bytes_per_second
     index = np.full(flop.shape, -1, dtype=np.intp)
     if model.tiles:
         main, epilogue, index = fastest_parts(b, mm, nn, kk, model.tiles, model.rates, p)
     else:
-        main, epilogue = flop / model.flop_per_second, np.zeros_like(flop)
+        main, epilogue = 2.0 * b * mm * nn * kk / model.flop_per_second, np.zeros_like(flop)
     quantise = b * mm * np.maximum(kk, p.quantise_minimum_k) * model.quantise_seconds_per_value
     quantise += kk * p.quantise_seconds_per_k + p.quantise_seconds
     launch = np.full(flop.shape, p.launch_seconds)
@@ -212,4 +216,5 @@ def gemm_cost(
         seconds=seconds.reshape(shape),
         bound=np.array(["math", "memory", "epilogue", "quantise", "launch"])[np.argmax(candidates, axis=0)].reshape(shape),
         tile=index.reshape(shape),
+        padded_k=kk.reshape(shape),
     )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from .checks import common_shape, numbers
 from .formats import get_format
 from .gemm_tiles import GemmParameters, Tile
-from .gemm_waves import CHUNK, FloatArray, Rates, fastest
+from .gemm_waves import CHUNK, FEW, FloatArray, Menu, Rates, fastest, fastest_at_once
 from .profile import KernelProfile
 
 
@@ -27,6 +27,8 @@ class GemmModel:
     write_cost: float
     quantise_seconds_per_value: float
     warm_l2: bool
+    menu: Menu | None
+    k_multiple: int
 
 
 def build_model(
@@ -39,7 +41,7 @@ def build_model(
     warm_l2: bool = False,
 ) -> GemmModel:
     """Bind ``parameters`` to a profile's hardware (used by the calibration with parameters still being fitted)."""
-    hardware, number = profile.hardware, get_format(format)
+    hardware, number = profile.hardware, profile.hardware.number_format(format)
     peak = hardware.peak_flop_per_second(number.math)
     bandwidth = hardware.memory_bytes_per_second
     share = parameters.sm_bandwidth_share
@@ -54,21 +56,26 @@ def build_model(
     if parameters.quantise_efficiency:
         # Reads 16-bit activations, writes them in the GEMM's format.
         quantise = (2.0 + number.activation_bytes) / (bandwidth * parameters.quantise_efficiency)
+    tiles = (tile,) if tile is not None else parameters.tiles
     return GemmModel(
         parameters=parameters,
         rates=rates,
-        tiles=(tile,) if tile is not None else parameters.tiles,
+        tiles=tiles,
+        menu=Menu.of(tiles, rates) if tiles else None,
         flop_per_second=peak,
         bytes_per_second=bandwidth * parameters.bandwidth_efficiency,
         write_cost=parameters.bandwidth_efficiency / (parameters.write_efficiency or parameters.bandwidth_efficiency),
         output_bytes=get_format(output_format).activation_bytes,
         quantise_seconds_per_value=quantise,
         warm_l2=warm_l2,
+        k_multiple=number.k_multiple,
     )
 
 
-def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray]]:
+def broadcast_sizes(*sizes: ArrayLike, k_multiple: int = 1) -> tuple[tuple[int, ...], list[FloatArray]]:
     """Broadcast shape of (batch, m, n, k), and each as a flat float64 array of that size (scalars stay 0-d).
+
+    K is rounded up to ``k_multiple``: what the kernel reads, quantises and multiplies.
 
     Raises:
         InvalidValueError: a size is not finite and positive, or the shapes do not broadcast.
@@ -77,6 +84,8 @@ def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray
     for name, size in zip(("batch", "m", "n", "k"), sizes, strict=True):
         found[name] = numbers(f"GEMM size {name}", size, "finite and positive", above=True, way_out="leave out empty products")
     shape = common_shape(found)
+    if k_multiple > 1:
+        found["k"] = np.asarray(np.ceil(found["k"] * (1.0 / k_multiple)) * k_multiple)
     return shape, [
         a if a.ndim == 0 else np.ascontiguousarray(a if a.shape == shape else np.broadcast_to(a, shape)).reshape(-1)
         for a in found.values()
@@ -85,7 +94,7 @@ def broadcast_sizes(*sizes: ArrayLike) -> tuple[tuple[int, ...], list[FloatArray
 
 def model_seconds(model: GemmModel, batch: ArrayLike, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> FloatArray:
     """Seconds of a bound model; see :func:`gemm_seconds` and :func:`bmm_seconds`."""
-    shape, arrays = broadcast_sizes(batch, m, n, k)
+    shape, arrays = broadcast_sizes(batch, m, n, k, k_multiple=model.k_multiple)
     size = int(np.prod(shape))
     out = np.empty(size)
     for start in range(0, size, CHUNK):
@@ -99,9 +108,12 @@ def chunk_seconds(model: GemmModel, batch: FloatArray, m: FloatArray, n: FloatAr
     """Seconds of up to ``CHUNK`` shapes; 0-d arguments count for all ``size`` of them."""
     p = model.parameters
     m, n, k = (np.full(size, a) if a.ndim == 0 else a for a in (m, n, k))
-    compute = (
-        fastest(batch, m, n, k, model.tiles, model.rates, p) if model.tiles else m * n * k * batch * (2.0 / model.flop_per_second)
-    )
+    if model.menu is None:
+        compute = m * n * k * batch * (2.0 / model.flop_per_second)
+    elif size * len(model.menu) <= FEW:
+        compute = fastest_at_once(batch, m, n, k, model.menu, p)
+    else:
+        compute = fastest(batch, m, n, k, model.tiles, model.rates, p)
     mk = m * k
     memory, _, _ = memory_parts(model, batch, m, n, k, mk)
     total = combine(compute, memory, p.combine_power)

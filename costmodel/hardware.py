@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from .checks import number, whole
 from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean, shown
+from .formats import NumberFormat, get_format
 
 STATUSES = ("datasheet", "measured", "fitted", "inferred")
 _MAX_FILE_BYTES = 1_000_000
@@ -88,10 +89,24 @@ class Hardware:
                 none = key == "nvfp4_flop_per_second"  # the one unit a GPU may lack
                 number(key, value, "finite and positive", above=not none, high=_MAX_QUANTITY)
 
+    def number_format(self, name: str) -> NumberFormat:
+        """The format called ``name`` as this GPU runs it.
+
+        Without FP4 units 4-bit floats are weight-only: the kernel (Marlin in vLLM and SGLang) expands them beside
+        16-bit activations at the BF16 rate.
+
+        Raises:
+            UnknownKeyError: no such format.
+        """
+        found = get_format(name)
+        if found.math != "nvfp4" or self.nvfp4_flop_per_second:
+            return found
+        return replace(found, activation_bits=get_format("bf16").activation_bits, math="bf16")
+
     def peak_flop_per_second(self, math_format: str) -> float:
         """Dense tensor peak at ``math_format`` (``bf16``, ``fp8``, ``nvfp4``), FLOP/s.
 
-        Where the GPU has no FP4 units the weights are expanded and run at the FP8 rate.
+        Where the GPU has no FP4 units this is the FP8 peak (see :meth:`number_format` for what runs there).
         """
         peak = float(getattr(self, f"{math_format}_flop_per_second"))
         return peak if peak > 0 else self.fp8_flop_per_second

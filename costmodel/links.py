@@ -13,7 +13,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from .profile import KernelProfile
 Array = NDArray[np.float64]
 BOUNDS = ("latency", "scale_up", "scale_out")
 _FIELDS = ("ranks", "latency_seconds", "efficiency", "knee_bytes")
+_TABLE = 128  # group sizes kept ready; larger ones are interpolated anew
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,30 @@ class CollectiveParameters:
         """Message size above which ``regime`` (>= 1) rules, B."""
         logs = np.log(self.knee_bytes[regime - 1 :: self.regimes - 1])
         return np.exp(self._between(logs, ranks)) * (1 + 1e-12)  # the knee itself belongs to the regime below
+
+    @cached_property
+    def by_rank(self) -> tuple[Array, Array, Array]:
+        """Latency ``(regimes, N)``, rate ``(regimes, N)`` and knee ``(regimes - 1, N)`` of groups of 0 … N - 1 ranks (0 as 1)."""
+        n = np.maximum(np.arange(_TABLE + 1, dtype=np.float64), 1.0)
+        return self._interpolated(n, n)
+
+    def at_ranks(self, ranks: Array, inside: Array) -> tuple[Array, Array, Array]:
+        """Latency of all ``ranks``, rate and knee of those ``inside`` the domain, every regime on a new first axis."""
+        whole = ranks.astype(np.intp) if ranks.size and ranks.max() <= _TABLE else None
+        if whole is not None and np.all(whole == ranks):
+            latency, rate, knee = self.by_rank
+            near = inside.astype(np.intp)
+            return latency[:, whole], rate[:, near], knee[:, near]
+        return self._interpolated(ranks, inside)
+
+    def _interpolated(self, ranks: Array, inside: Array) -> tuple[Array, Array, Array]:
+        latency, rate = np.empty((self.regimes, *ranks.shape)), np.empty((self.regimes, *inside.shape))
+        knee = np.empty((self.regimes - 1, *inside.shape))
+        for regime in range(self.regimes):
+            latency[regime], rate[regime] = self.latency(regime, ranks), self.rate(regime, inside)
+            if regime:
+                knee[regime - 1] = self.knee(regime, inside)
+        return latency, rate, knee
 
     def _between(self, values: tuple[float, ...] | Array, ranks: Array) -> Array:
         numbers = np.asarray(values, dtype=np.float64)
@@ -167,31 +192,63 @@ def domains_of(ranks: Array, hardware: Hardware) -> tuple[Array, Array]:
     return inside, np.ceil(ranks / inside)
 
 
-def price(
-    size: Array, ranks: Array, up_share: Array, out_share: Array, p: CollectiveParameters, hardware: Hardware
-) -> CollectiveCost:
-    """Latency + link time in the message-size regimes; never decreasing across a knee.
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One collective to price: how much of a message crosses which link; arrays that broadcast.
 
-    Args:
+    Attributes:
         size: message size that the library switches on, B.
         ranks: GPUs in the group.
         up_share: bytes each GPU sends over the scale-up link per byte of message.
         out_share: the same over the scale-out link.
-        p: parameters.
+        parameters: latency and efficiency per group size and regime.
         hardware: links.
     """
-    inside = np.minimum(ranks, hardware.scale_up_gpus)
-    per_byte = up_share / hardware.scale_up_bytes_per_second
-    out = size * out_share / hardware.scale_out_bytes_per_second
-    latency, slope = p.latency(0, ranks), per_byte / p.rate(0, inside)
-    up = size * slope
-    floor: Array | float = 0.0
-    for regime in range(1, p.regimes):
-        knee = p.knee(regime, inside)
-        floor = np.maximum(floor, p.latency(regime - 1, ranks) + slope * knee)  # the time reached before the knee
-        slope = per_byte / p.rate(regime, inside)
-        later = np.maximum(p.latency(regime, ranks), floor - size * slope)
-        above = size > knee
-        latency, up = np.where(above, later, latency), np.where(above, size * slope, up)
-    latency = np.where(ranks > 1, latency, 0.0)
-    return CollectiveCost(*np.broadcast_arrays(latency + up + out, latency, up, out, size * up_share))
+
+    size: Array
+    ranks: Array
+    up_share: Array
+    out_share: Array
+    parameters: CollectiveParameters
+    hardware: Hardware
+
+    def seconds(self) -> Array:
+        """Latency + link time in the message-size regimes, never decreasing across a knee; the total of :meth:`cost`."""
+        p, size, ranks = self.parameters, self.size, self.ranks
+        inside = np.minimum(ranks, self.hardware.scale_up_gpus)
+        latency, rate, knee = p.at_ranks(ranks, inside)
+        per_byte = self.up_share / self.hardware.scale_up_bytes_per_second
+        slope = per_byte / rate[0]
+        seconds = np.asarray(size * slope)
+        seconds += latency[0]
+        floor: Array | float = 0.0
+        for regime in range(1, p.regimes):
+            floor = np.maximum(floor, latency[regime - 1] + slope * knee[regime - 1])  # the time reached before the knee
+            slope = per_byte / rate[regime]
+            later = np.asarray(size * slope)
+            later += latency[regime]
+            np.maximum(later, floor, out=later)
+            np.copyto(seconds, later, where=size > knee[regime - 1])
+        if np.any(self.out_share):
+            seconds += size * (self.out_share / self.hardware.scale_out_bytes_per_second)
+        return np.asarray(np.where(ranks > 1, seconds, 0.0)) if np.any(ranks <= 1) else seconds
+
+    def cost(self) -> CollectiveCost:
+        """The same with its parts; what a regime's floor adds counts as latency."""
+        size, hardware, ranks = self.size, self.hardware, self.ranks
+        inside = np.minimum(ranks, hardware.scale_up_gpus)
+        _, rate, knee = self.parameters.at_ranks(ranks, inside)
+        slope = self.up_share / (hardware.scale_up_bytes_per_second * rate[0])
+        for regime in range(1, self.parameters.regimes):
+            later = self.up_share / (hardware.scale_up_bytes_per_second * rate[regime])
+            slope = np.where(size > knee[regime - 1], later, slope)
+        seconds, up, out = self.seconds(), size * slope, size * (self.out_share / hardware.scale_out_bytes_per_second)
+        latency = np.where(ranks > 1, np.maximum(seconds - up - out, 0.0), 0.0)
+        return CollectiveCost(*np.broadcast_arrays(seconds, latency, up, out, size * self.up_share))
+
+
+def price(
+    size: Array, ranks: Array, up_share: Array, out_share: Array, p: CollectiveParameters, hardware: Hardware
+) -> CollectiveCost:
+    """:meth:`Transfer.cost` of one collective; arguments as :class:`Transfer`."""
+    return Transfer(size, ranks, up_share, out_share, p, hardware).cost()

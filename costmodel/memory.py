@@ -6,10 +6,10 @@ Rules (per GPU)::
     concurrency = DPA * floor((usable_fraction * HBM - weights) / kv_per_sequence)
 
 Weights lie as the decode step computes them: query heads over TPA, KV heads over TPA and replicated beyond their
-number, attention output over TPA*KVP, dense and shared FFN over :func:`dense_ffn_ranks`, experts over EP and their
-width over TPF, vocabulary over TPA*KVP padded to 128 rows a rank, layers over PP (the fullest stage counts). The
-embedding table and the norms are BF16. What ``usable_fraction`` keeps back pays for activations, communication
-buffers, graphs and the driver.
+number, attention output over TPA*KVP, dense FFN over :func:`dense_ffn_ranks`, shared experts over
+:func:`shared_expert_ranks`, experts over EP and their width over TPF, vocabulary over TPA*KVP padded to 128 rows a
+rank, layers over PP (the fullest stage counts). The embedding table and the norms are BF16. What ``usable_fraction``
+keeps back pays for activations, communication buffers, graphs and the driver.
 
 References:
     [1] vLLM engine arguments, ``gpu_memory_utilization``: 0.9 of the device by default (status: datasheet).
@@ -88,13 +88,22 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 
 def dense_ffn_ranks(layouts: LayoutBatch) -> IntArray:
-    """Ranks a dense or shared FFN is split over, shape ``(P,)``.
+    """Ranks a dense FFN is split over, shape ``(P,)``.
 
     All TPF*EP ranks where they see the same tokens (no attention DP, or an FFN without expert parallelism, which
     gathers them); the attention group TPA*KVP where tokens stay on their DP rank (attention DP with EP): replicated
     per DP rank, as servers do.
     """
     return np.where((layouts.ep == 1) | (layouts.dpa == 1), layouts.stage_gpus, layouts.tpa * layouts.kvp)
+
+
+def shared_expert_ranks(layouts: LayoutBatch) -> IntArray:
+    """Ranks a shared expert is split over, shape ``(P,)``.
+
+    As :func:`dense_ffn_ranks`, except that under attention DP with EP every rank holds it whole: between the two exchanges
+    a group's tokens lie split over its ranks, and each computes its own (vLLM pull request 50656 describes that default).
+    """
+    return np.where((layouts.ep == 1) | (layouts.dpa == 1), layouts.stage_gpus, 1)
 
 
 def vocabulary_shard(vocab_size: ArrayLike, ranks: ArrayLike) -> IntArray:
@@ -141,7 +150,8 @@ def weight_bytes_per_gpu(
     total = total + (layers - sparse) * matrices * h * ceil_div(b.intermediate_size[:, None], ranks) * ffn_bytes
     if b.kind.moe:
         experts = ceil_div(b.num_experts[:, None], p.ep[None]) * ceil_div(b.moe_intermediate_size[:, None], p.tpf[None])
-        shared = ceil_div((b.n_shared_experts * b.shared_expert_intermediate_size)[:, None], ranks)
+        width = (b.n_shared_experts * b.shared_expert_intermediate_size)[:, None]
+        shared = ceil_div(width, shared_expert_ranks(p)[None])
         router = b.num_experts[:, None] * h * get_format(formats.router).weight_bytes
         total = total + sparse * (matrices * h * experts * get_format(formats.experts).weight_bytes)
         total = total + sparse * (matrices * h * shared * ffn_bytes + router)

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .formats import get_format
 from .hardware import Hardware
 from .moe_load import Array, RankLoad, experts_touched, imbalance_factor, rank_load, read_experts, tokens_per_expert
-from .moe_parameters import MoeParameters, default_kernel, moe_parameters
+from .moe_parameters import MoeParameters, default_kernel, moe_parameters, number_format
 from .profile import KernelProfile, load_profile
 from .seconds import seconds_of
 
@@ -37,6 +36,7 @@ BOUNDS = ("math", "memory", "launch", "routing")
 _COLUMNS = 128.0  # columns of a weight tile: every public grouped-GEMM kernel's tile (datasheet of the kernels)
 _TILE_OVER_MEAN = 1.44  # mean of the power of two above x, over x: 1/ln 2
 _WARM_BYTES = (60e6, 120e6)  # weights read from L2 below, from HBM above (measured tables; fitted)
+FUSED_TOPK = 10  # largest top-k timed without the extra routing time; 22 has it (measured tables; 11 to 21 inferred)
 _WARM_SHARE = 0.4  # time of a byte from L2 over a byte from HBM (fitted)
 
 
@@ -122,8 +122,13 @@ def moe_cost(
     """
     profile = load_profile(profile)
     t, h, width, e, k, n, split = read_experts(
-        tokens=tokens, hidden_size=hidden_size, moe_intermediate_size=moe_intermediate_size, num_experts=num_experts,
-        top_k=top_k, ep=ep, tp=tp,
+        tokens=tokens,
+        hidden_size=hidden_size,
+        moe_intermediate_size=moe_intermediate_size,
+        num_experts=num_experts,
+        top_k=top_k,
+        ep=ep,
+        tp=tp,
     )
     parameters = moe_parameters(profile, format, kernel)
     shares = rank_load(load, t, n, e, k)
@@ -147,10 +152,9 @@ def moe_parts(
     warm_l2: bool = False,
 ) -> tuple[Array, ...]:
     """The fields of :class:`MoeCost`, each in its own shape; ``warm_l2`` is the benchmark loop's cache state."""
-    number = get_format(format)
+    number = number_format(format, p, hardware)
     bandwidth = hardware.memory_bytes_per_second
     up = np.where(gated, 2.0, 1.0)  # matrices before the activation
-    slow = 1.0 + p.ungated_slowdown * np.where(gated, 0.0, 1.0)
     rows, touched = load.rows, load.touched
     choices = rows if p.local_tokens else tokens * k
     if p.local_tokens:  # tokens with at least one of k choices on the rank
@@ -176,18 +180,18 @@ def moe_parts(
         moved = moved - weights * ((1 - _WARM_SHARE) * np.clip((high - weights) / (high - low), 0.0, 1.0))
     memory = moved / (bandwidth * p.memory_efficiency)
 
-    launch = p.launch_seconds + p.ungated_launch_seconds * np.where(gated, 0.0, 1.0) + p.expert_seconds * (e / ep)
+    launch = p.launch_seconds + p.wide_topk_seconds * (k > FUSED_TOPK) + p.expert_seconds * (e / ep)
     launch = launch + p.touched_expert_seconds * touched
     launch = launch + (p.tail_streams * _COLUMNS * number.weight_bytes * hardware.sm_count / bandwidth) * (h + inner)
     launch = launch + p.ramp_seconds * (tokens / (tokens + p.ramp_tokens)) + p.step_seconds * (tokens > p.step_tokens)
     traffic = rows * (p.hidden_traffic * h + p.inner_traffic * inner)
     traffic = traffic + (p.token_traffic * tokens + p.choice_traffic * choices) * h
-    routing = traffic * (slow / bandwidth) + p.row_seconds * rows + p.choice_seconds * choices
+    routing = traffic / bandwidth + p.row_seconds * rows + p.choice_seconds * choices
 
     long, short = np.maximum(memory, math), np.minimum(memory, math)
     core = np.sqrt(long * long + p.unhidden * short * short) if p.unhidden > 0 else long
-    seconds = launch + routing + core * slow
-    return seconds, flop, read, write, math * slow, memory * slow, launch, routing, touched, rows
+    seconds = launch + routing + core
+    return seconds, flop, read, write, math, memory, launch, routing, touched, rows
 
 
 moe_seconds = seconds_of(moe_cost)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from .errors import InvalidValueError, check_keys
+from .formats import NumberFormat, get_format
+from .hardware import Hardware
 from .profile import KernelProfile
 
 # Kernels that a stack serves with, by format: (elsewhere, where attention is data-parallel and experts are
@@ -21,14 +23,16 @@ SERVING_KERNELS: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] =
 }
 
 
+_WEIGHT_ONLY = ("int4_g128", "w4a16_mxfp4")
+
+
 @dataclass(frozen=True)
 class MoeParameters:
     """Fitted numbers of a grouped expert GEMM.
 
     Attributes:
         launch_seconds: fixed time of the layer's kernels, s.
-        ungated_launch_seconds: the same, added for experts of two matrices, s.
-        ungated_slowdown: share by which the two-matrix kernel is slower.
+        wide_topk_seconds: time added where a token picks more than 10 experts: routing outside the fused kernel, s.
         expert_seconds: time per expert on the rank, s.
         touched_expert_seconds: time per touched expert, s.
         memory_efficiency: share of the HBM peak, in (0, 1].
@@ -52,11 +56,12 @@ class MoeParameters:
         step_tokens: tokens above which it is added.
         local_tokens: 1 where the kernel sees only tokens with an expert on its rank (after an all-to-all), 0 where
             it sees the whole group's.
+        activation_bits: how the kernel takes activations: 8 as MXFP8 at the FP8 rate, 16 as BF16 at the BF16 rate
+            (weight-only), 0 as the format says. No public kernel multiplies MXFP4 by MXFP4.
     """
 
     launch_seconds: float = 0.0
-    ungated_launch_seconds: float = 0.0
-    ungated_slowdown: float = 0.0
+    wide_topk_seconds: float = 0.0
     expert_seconds: float = 0.0
     touched_expert_seconds: float = 0.0
     memory_efficiency: float = 1.0
@@ -78,11 +83,14 @@ class MoeParameters:
     step_seconds: float = 0.0
     step_tokens: float = 256.0
     local_tokens: float = 0.0
+    activation_bits: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("memory_efficiency", "math_efficiency"):
             if not 0 < getattr(self, name) <= 1:
                 raise InvalidValueError(f"moe parameters: {name} must be in (0, 1], got {getattr(self, name)}")
+        if self.activation_bits not in (0, 8, 16):
+            raise InvalidValueError(f"moe parameters: activation_bits must be 0, 8 or 16, got {self.activation_bits}")
         if not 0 <= self.unhidden <= 3:
             raise InvalidValueError(f"moe parameters: unhidden must be in [0, 3], got {self.unhidden}")
         for field in fields(self):
@@ -92,11 +100,27 @@ class MoeParameters:
             raise InvalidValueError("moe parameters: tile_rows_max must not be below tile_rows_min")
 
 
+def number_format(format: str, p: MoeParameters, hardware: Hardware) -> NumberFormat:
+    """``format`` as the kernel of ``p`` runs it: its weights, with the activations and tensor rate it measures at."""
+    number = hardware.number_format(format)
+    if not p.activation_bits:
+        return number
+    taken = get_format("mxfp8" if p.activation_bits == 8 else "bf16")
+    return replace(number, activation_bits=taken.activation_bits, math=taken.math)
+
+
 @lru_cache(maxsize=256)
 def moe_parameters(profile: KernelProfile, format: str, kernel: str | None = None) -> MoeParameters:
-    """Parameters of ``format`` (and ``kernel``, stored as ``format:kernel``) in a profile."""
+    """Parameters of ``format`` (and ``kernel``, stored as ``format:kernel``) in a profile.
+
+    A weight-only format without numbers of its own takes another weight-only kernel's: its own with 16-bit activations
+    (MXFP4 on Hopper), else the INT4 or MXFP4 one (Marlin runs NVFP4 on Hopper like INT4; inferred).
+    """
     fits = profile.families.get("moe", {})
     name = f"{format}:{kernel}" if kernel and f"{format}:{kernel}" in fits else format
+    number = profile.hardware.number_format(format)
+    if name not in fits and number.weight_bits < number.activation_bits:
+        name = next((n for n in (f"w4a16_{format}", *_WEIGHT_ONLY) if n in fits), name)
     return parse_parameters(profile.family("moe", name).parameters, f"{profile.name}: [moe.{name}]")
 
 

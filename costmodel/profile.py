@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import InvalidValueError, UnknownKeyError, check_keys, did_you_mean, shown
-from .formats import get_format
 from .hardware import STATUSES, Hardware, data_directory, load_hardware, read_toml
 
 DEFAULT_PROFILE = "gb300-trtllm"  # of every command, study and function that names none
@@ -107,9 +106,9 @@ class KernelProfile:
         if number_format in fits:
             return fits[number_format]
         if number_format != "default":
-            math_format = _math_of(number_format)
+            math_format = _math_of(number_format, self.hardware)
             for name, fit in fits.items():
-                if _math_of(name) == math_format:
+                if _math_of(name, self.hardware) == math_format:
                     return fit
         return fits.get("default", _ROOFLINE)
 
@@ -117,9 +116,9 @@ class KernelProfile:
 _ROOFLINE = FamilyFit(MappingProxyType({}), "pure roofline, nothing fitted", "datasheet")
 
 
-def _math_of(name: str) -> str:
+def _math_of(name: str, hardware: Hardware) -> str:
     try:
-        return get_format(name).math
+        return hardware.number_format(name).math
     except UnknownKeyError:
         return name
 

@@ -47,15 +47,15 @@ def tables(b: ArchitectureBatch, plan: StepPlan, attention: AttentionKernel, opt
     gemm, activation = dense_ffn(b, plan.dense, options, shared=False)
     found["dense_ffn_gemm"] = Table(plan.dense, gemm, "gemm")
     if b.kind.moe:
-        shared, shared_activation = dense_ffn(b, plan.dense, options, shared=True)
-        found["shared_expert_gemm"] = Table(plan.dense, shared, "gemm")
+        shared, shared_activation = dense_ffn(b, plan.shared, options, shared=True)
+        found["shared_expert_gemm"] = Table(plan.shared, shared, "gemm")
         found["expert_gemm"] = Table(plan.experts, routed_experts(b, plan.experts, options), "gemm")
-        activation = activation + shared_activation
+        found["shared_expert_elementwise"] = Table(plan.shared, shared_activation, "other")
     found["activation_elementwise"] = Table(plan.dense, activation, "other")
     for name, seconds in local_other(b, plan.local, options).items():
         found[name] = Table(plan.local, seconds, "other")
     for name, seconds in {**local_communication(b, plan.local, options), **exchange(b, plan.exchange, options)}.items():
-        key = plan.local if name in ("attention_all_reduce", "head_gather", "kv_all_to_all") else plan.exchange
+        key = plan.local if name in ("head_gather", "kv_all_to_all") else plan.exchange
         found[name] = Table(key, seconds, "communication")
     return found
 

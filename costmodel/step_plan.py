@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .layout import LayoutBatch
-from .memory import dense_ffn_ranks
+from .memory import dense_ffn_ranks, shared_expert_ranks
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
@@ -75,7 +75,8 @@ class StepPlan:
         shape: (P, C).
         attention: columns ``tpa kvp rows load`` (``load``: index of the load, where attention differs by it).
         local: work on the tokens of one attention rank: ``tpa kvp rows head_rows``.
-        dense: dense and shared FFN: ``ranks rows``.
+        dense: dense FFN: ``ranks rows``.
+        shared: shared experts: ``ranks rows``; the same object as ``dense`` where no layout tells them apart.
         experts: routed experts: ``tpf ep tokens wide`` (wide = 1: attention DP with EP).
         exchange: communication of the FFN: ``mode group tpf ep ranks rows tokens``; modes below.
         rows: tokens of one attention rank, ``(P, C)``.
@@ -86,6 +87,7 @@ class StepPlan:
     attention: Keyed
     local: Keyed
     dense: Keyed
+    shared: Keyed
     experts: Keyed
     exchange: Keyed
     rows: FloatArray
@@ -125,16 +127,22 @@ def build_plan(
     mode = np.where(dpa == 1, REDUCE, np.where(ep == 1, GATHER, DISPATCH))
     load = np.arange(shape[1], dtype=np.int64)[None] if by_load else np.zeros((1, 1), np.int64)
     # Tokens every rank of the group computes: all of them after a gather; without attention DP a rank has them all.
+    ranks, group = dense_ffn_ranks(layouts)[:, None], tpa * kvp
+    dense = keyed(shape, ranks=ranks, rows=np.where(whole, np.maximum(tokens, rows), rows))
+    scattered = (mode == DISPATCH) & (group > 1)  # the group's tokens lie split over its ranks between the exchanges
+    apart = np.where(whole, np.maximum(tokens, rows), np.maximum(rows / group, 1.0))
+    shared = keyed(shape, ranks=shared_expert_ranks(layouts)[:, None], rows=apart) if np.any(scattered) else dense
     return StepPlan(
         shape,
         attention=keyed(shape, tpa=tpa, kvp=kvp, rows=rows if attention_rows is None else attention_rows, load=load),
         local=keyed(shape, tpa=tpa, kvp=kvp, rows=rows, head_rows=head_rows),
-        dense=keyed(shape, ranks=dense_ffn_ranks(layouts)[:, None], rows=np.where(whole, np.maximum(tokens, rows), rows)),
+        dense=dense,
+        shared=shared,
         experts=keyed(shape, tpf=tpf, ep=ep, tokens=np.maximum(tokens, 1.0), wide=(mode == DISPATCH).astype(np.int64)),
         exchange=keyed(
             shape,
             mode=mode,
-            group=tpa * kvp,
+            group=group,
             tpf=np.where(mode == DISPATCH, tpf, 1),
             ep=np.where(mode == DISPATCH, ep, 1),
             ranks=tpf * ep,

@@ -13,12 +13,14 @@ import numpy as np
 
 from ..costmodel import InvalidValueError
 from .evaluate import Evaluator, evaluate
-from .modes import Mode, make_mode
+from .model import Model
+from .modes import Mode, Sweep, make_mode
 from .outcome import Callback, Recorder, Run, SearchOutcome
 from .polish import Neighbours, polish
 from .problem import SearchProblem
 from .sampler import Proposer, check_sampler
 from .seeds import seed_ids
+from .space import Candidates
 
 MAX_TRIALS = 10_000_000
 
@@ -32,6 +34,8 @@ class SearchOptions:
         population: designs of a generation, and parents of a genetic sampler.
         seeds: start from the reference model, scaled known models and an aspect-ratio ladder.
         neighbour_share: largest part of a generation spent on lattice neighbours of the front, [0, 1).
+        model: spend a part of each generation on designs that a model of the objectives expects on the front (in studies of
+            more designs than trials).
         polish: after the trials, price every neighbour of every front member until none improves.
         max_polish: designs the polish may price; 0 = four times the trials, at least 2000.
     """
@@ -40,6 +44,7 @@ class SearchOptions:
     population: int = 24
     seeds: bool = True
     neighbour_share: float = 0.9
+    model: bool = True
     polish: bool = True
     max_polish: int = 0
 
@@ -106,18 +111,25 @@ def optimize(
 
 def _sample(run: Run, mode: Mode, trials: int, seed: int, options: SearchOptions) -> None:
     proposer = Proposer(options.sampler, run.distributions, len(run.problem.objectives), seed, options.population)
-    near_by = Neighbours(run, mode, options.neighbour_share)
+    guided = options.model and isinstance(mode, Sweep) and len(run.problem.table) > trials  # else all of it is priced anyway
+    model = Model(run, mode, seed) if guided and isinstance(mode, Sweep) else None
+    near_by = Neighbours(run, mode, options.neighbour_share, sources=("polish", "sampler", *(["model"] if model else [])))
     for phase, count in _plan(run, trials, options):
         if phase == "seed":
             candidates = mode.place(seed_ids(run.problem, count))
             candidates = candidates.take(np.arange(min(len(candidates), count)))
             sources = ["seed"] * len(candidates)
         else:
-            wanted = near_by.take(round(near_by.share * count)) if run.count else None
-            near = 0 if wanted is None else len(wanted)
-            drawn = mode.project(proposer.propose(run.generation, count - near))
-            sources = ["polish"] * near + ["sampler"] * len(drawn)
-            candidates = drawn if wanted is None or not near else wanted.concatenate([wanted, drawn])
+            parts: list[tuple[str, Candidates]] = []
+            if run.count and model is not None and (found := model.take(round(near_by.share("model") * count))) is not None:
+                parts.append(("model", found))
+            if run.count and (found := near_by.take(round(near_by.share("polish") * count))) is not None:
+                parts.append(("polish", found))
+            left = max(0, count - sum(len(part) for _, part in parts))
+            drawn = mode.project(proposer.propose(run.generation, left))
+            parts.append(("sampler", drawn))
+            sources = [source for source, part in parts for _ in range(len(part))]
+            candidates = Candidates.concatenate([part for _, part in parts])
         if not len(candidates) and mode.left == 0:
             run.exhausted = True
             return

@@ -33,13 +33,16 @@ class Neighbours:
     mode: Mode
     limit: float
     _asked: set[int] = field(default_factory=set)
-    _success: dict[str, float] = field(default_factory=lambda: {"polish": 0.0, "sampler": 0.0})
+    sources: tuple[str, ...] = ("polish", "sampler")
+    _success: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def share(self) -> float:
-        """Part of the next generation, [0, limit]."""
+    def __post_init__(self) -> None:
+        self._success = dict.fromkeys(self.sources, 0.0)
+
+    def share(self, source: str) -> float:
+        """Part of the next generation that a source beside the sampler gets, [0, limit]."""
         total = sum(self._success.values())
-        wanted = self._success["polish"] / total if total > 0 else 0.5
+        wanted = self._success[source] / total if total > 0 else 1 / len(self.sources)
         return self.limit * min(max(wanted, LEAST), MOST)
 
     def learn(self, sources: list[str], first: int) -> None:

@@ -47,9 +47,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         aside.unlink(missing_ok=True)
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume"
-        ) from None
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); free some space or choose another --out") from None
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -76,9 +74,7 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror}); free some space or choose another --out, then use --resume"
-        ) from None
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); free some space or choose another --out") from None
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -96,6 +92,8 @@ def prepare_folder(folder: Path) -> None:
     Raises:
         OutputError: it cannot.
     """
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder}: is a file, not a folder; choose another --out")
     probe = folder / f"{ASIDE}probe"
     try:
         folder.mkdir(parents=True, exist_ok=True)

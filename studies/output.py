@@ -81,14 +81,14 @@ def line_width(stream: Any) -> int | None:
 
 
 def say(text: str, file: Any = None) -> None:
-    """Write a sentence to stdout (or ``file``), wrapped at words to the terminal; in one line to a pipe or a file."""
+    """Write lines to stdout (or ``file``), wrapped at words to the terminal; as they are to a pipe or a file."""
     stream = file or sys.stdout
-    width, indent = line_width(stream), text[: len(text) - len(text.lstrip())]
-    if width is not None and len(text) > width:
-        text = textwrap.fill(
-            text, max(width, 40), subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False
-        )
-    stream.write(text + "\n")
+    width = line_width(stream)
+    for line in text.split("\n"):
+        if width is not None and len(line) > width:
+            indent = line[: len(line) - len(line.lstrip())] + "  "
+            line = textwrap.fill(line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        stream.write(line + "\n")
 
 
 def number(value: Any, digits: int = 4) -> str:

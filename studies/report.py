@@ -12,6 +12,7 @@ from ..costmodel import ShapefrontError
 from .files import prepare_folder, write_whole
 from .reporting.page import guidelines_section, page
 from .result import Result
+from .show import has_experts
 
 
 def report_html(result: Result, *, guidelines: bool = True) -> str:
@@ -24,7 +25,8 @@ def report_html(result: Result, *, guidelines: bool = True) -> str:
     from ..constraints.laws import CAVEATS
 
     section = _guidelines(result) if guidelines and result.ranked_rows else ""
-    return page(result, guidelines=section, provenance=_provenance(result), caveats=CAVEATS)
+    caveats = [text for text in CAVEATS if "MoE" not in text or has_experts(result)]
+    return page(result, guidelines=section, provenance=_provenance(result), caveats=caveats)
 
 
 def write_report(result: Result, path: str | Path, *, guidelines: bool = True) -> Path:
@@ -61,7 +63,8 @@ def _provenance(result: Result) -> dict[str, str]:
         facts |= _profile_facts(str(settings.get("profile")))
     except ShapefrontError as error:
         facts["profile data"] = f"not available here ({error})"
-    formats = ", ".join(f"{name} {value}" for name, value in settings.get("formats", {}).items())
+    unused = () if has_experts(result) else ("experts", "router")
+    formats = ", ".join(f"{name} {value}" for name, value in settings.get("formats", {}).items() if name not in unused)
     facts |= {"workload": str(settings.get("workload_text", "?")), "number formats": formats}
     if settings.get("train_tokens"):
         facts["training tokens of the quality laws"] = f"{settings['train_tokens']:.3g}"

@@ -28,12 +28,18 @@ def read_result(path: Path) -> dict[str, Any]:
         ResultError: missing, damaged, of a newer version, or not a result.
     """
     file = path / "result.json" if path.is_dir() else path
+    if file.suffix.lower() == ".toml":
+        raise ResultError(f"{file}: is a study, not a result; give the folder of its run ('shapefront run {file}' makes one)")
     try:
         if file.exists() and not file.is_file():  # a pipe would block, a device never end
             raise ResultError(f"{file}: is not a plain file; give a folder written by 'shapefront run'")
         if file.stat().st_size > _MAX_BYTES:
             raise ResultError(f"{file}: {file.stat().st_size} bytes is more than a result may have ({_MAX_BYTES})")
         data = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_refuse)
+    except FileNotFoundError:
+        what = "holds no result.json" if path.is_dir() else "does not exist"
+        more = ", or finish its run with --resume" if (path / "study.journal").is_file() else ""
+        raise ResultError(f"{str(path)[:300]}: {what}; give the folder of a run ('shapefront run' makes one){more}") from None
     except OSError as error:
         raise ResultError(
             f"{str(file)[:300]}: cannot be read ({error.strerror}); give a folder written by 'shapefront run'"
@@ -41,7 +47,9 @@ def read_result(path: Path) -> dict[str, Any]:
     except ResultError:
         raise
     except (ValueError, RecursionError):
-        raise ResultError(f"{file}: is not a whole result.json; run the study again with --resume") from None
+        raise ResultError(
+            f"{str(file)[:300]}: is not a whole result.json; give the folder of a run, or run its study again with --resume"
+        ) from None
     _check(data, file)
     found: dict[str, Any] = data
     return found

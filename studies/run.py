@@ -87,8 +87,12 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         log.note(f"user functions failed for {len(failed)} of {len(outcome.priced)} designs; the first: {first}")
     result = Result(contents(spec, outcome, profile, certificate))
     if options.out is not None:
-        for text in result.write(options.out, study_toml=study.to_toml()):
-            log.note(text)
+        try:
+            for text in result.write(options.out, study_toml=study.to_toml()):
+                log.note(text)
+        except OutputError as error:
+            kept = "the trials are stored: then the same command with --resume" if store.kind != "memory" else "run it again then"
+            raise OutputError(f"{error}; {kept}") from None
     if not outcome.interrupted:
         store.finish(metadata)
     log("interrupted; continue with --resume" if outcome.interrupted else "done")

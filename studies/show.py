@@ -141,7 +141,7 @@ def show_waterfalls(designs: Sequence[Mapping[str, Any]], reference: Mapping[str
     )
     say(
         "gain: over the step before (gains multiply); of reference: the same in shares of the reference's area (they add up); "
-        "every step after 'size' is priced at the design's own total; * quality not priced"
+        "every step after 'size' is priced at the design's own total, active parameters move with the shape; * quality not priced"
     )
 
 

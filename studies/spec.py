@@ -40,7 +40,7 @@ class WorkloadSpec(Section):
     input_tokens: Whole = Field(8192, ge=1, le=1 << 27)
     output_tokens: Whole = Field(1024, ge=1, le=1 << 27)
     prefix_cache_share: Number = Field(0.0, ge=0, lt=1)
-    load: Literal["balanced", "power_law_1.01", "power_law_1.2"] | Number = "balanced"
+    load: Literal["balanced", "uniform_random", "power_law_1.01", "power_law_1.2"] | Number = "balanced"
     max_ttft_seconds: Number | None = Field(None, gt=0)
     max_itl_seconds: Number | None = Field(None, gt=0)
 

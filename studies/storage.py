@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .journal import LockedJournal, StorageError
 from .rdb import add_trials, hide_password, with_retries
+from .sqlite import check_sqlite, create_sqlite, sqlite_file
 
 if TYPE_CHECKING:
     import optuna
@@ -92,11 +93,24 @@ def open_store(where: str, name: str, folder: Path | None = None) -> StudyStore:
                 journal.close()
                 raise
         elif kind == "sqlite":
-            file = (folder or Path()) / "study.db" if where == "sqlite" else Path(where.split(":///", 1)[-1])
-            storage = _rdb(f"sqlite:///{file}", timeout=POSTGRES_TIMEOUT_SECONDS)
+            storage = _open_sqlite(sqlite_file(where, folder))
         else:
             storage = open_postgresql(where)
     return StudyStore(name, where, kind, storage, journal)
+
+
+def _open_sqlite(path: Path) -> optuna.storages.RDBStorage:
+    if path.exists() or path.is_symlink():
+        check_sqlite(path)
+    else:
+
+        def fill(aside: Path) -> None:
+            made = _rdb(f"sqlite:///{aside}")
+            made.remove_session()
+            made.engine.dispose()
+
+        create_sqlite(path, fill)
+    return _rdb(f"sqlite:///{path}", timeout=POSTGRES_TIMEOUT_SECONDS)
 
 
 def open_postgresql(url: str, **options: Any) -> optuna.storages.RDBStorage:

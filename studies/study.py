@@ -126,6 +126,8 @@ class Study:
             raise SpecError(
                 f"unknown option '{sorted(unknown)[0]}' (known: {', '.join(sorted(RunOptions.__dataclass_fields__))})"
             )
+        if out == "":
+            raise SpecError("out is empty; give a folder, or None to write nothing")
         chosen = RunOptions(out=None if out is None else Path(out), **options)
         with ExitStack() as stack:
             return run_study(self.with_search(trials=trials, seed=seed, engine=engine), chosen, stack)

@@ -17,7 +17,7 @@ from .split import held_out
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .moe import Rows
+    from .moe_rows import Rows
     from .tables import MeasuredTables
 
 
@@ -37,7 +37,7 @@ def read_data_parallel(tables: MeasuredTables) -> list[tuple[str, Rows, str]]:
 
 
 def _rows(frame: pd.DataFrame) -> Rows:
-    from .moe import Rows, held_out_group
+    from .moe_rows import Rows, held_out_group
 
     known = frame["distribution"].isin(["uniform", *POWER_LAWS])
     d = frame[known]

@@ -15,12 +15,19 @@ class Kernel:
         dtype: ``moe_dtype`` of the table.
         sources: parts of ``kernel_source`` that belong to it.
         older: what the stack runs in its place on GPUs before Blackwell.
+        activation_bits: how the kernel takes activations (see :class:`..moe_parameters.MoeParameters`).
+        lender: stack whose rows of the same kernel the numbers are fitted to, as its tables hold more shapes or fewer
+            wrong picks of the autotuner; the stack's own rows stay the ones it is judged on.
+        own: names fitted to the stack's own rows all the same (what it runs around the kernel).
     """
 
     name: str
     dtype: str
     sources: tuple[str, ...]
     older: tuple[str, ...] = ()
+    activation_bits: float = 0.0
+    lender: str = ""
+    own: tuple[str, ...] = ()
 
     @property
     def format(self) -> str:
@@ -28,9 +35,13 @@ class Kernel:
         return self.name.split(":")[0]
 
 
-DATA_PARALLEL = ("cutlass", "deepgemm")  # kernels behind an all-to-all: they see their rank's tokens only
 _FUSED = ("flashinfer_trtllm_trtllmfp8expertsmonolithic", "trtllmnvfp4expertsmonolithic", "trtllmbf16experts")
 _TORCH_FLOW = ("moe_torch_flow_cutlass", "moe_torch_flow_nongated")
+# What surrounds a kernel: launches, routing, and the traffic of tokens to and from it.
+_AROUND = (
+    "launch_seconds", "expert_seconds", "touched_expert_seconds", "ramp_seconds", "ramp_tokens", "step_seconds",
+    "token_traffic", "choice_traffic", "row_seconds", "choice_seconds",
+)  # fmt: skip
 KERNELS: Mapping[str, tuple[Kernel, ...]] = {
     "trtllm": (
         Kernel("nvfp4", "nvfp4", _TORCH_FLOW),
@@ -39,13 +50,16 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
         Kernel("bf16", "bfloat16", _TORCH_FLOW),
         Kernel("nvfp4:fused", "nvfp4", ("min_latency",)),
         Kernel("fp8_block:fused", "fp8_block", ("flashinfer_trtllm",)),
-        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("moe_torch_flow",)),
+        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("moe_torch_flow",), activation_bits=8, lender="sglang"),
+        Kernel("w4a16_mxfp4", "w4a16_mxfp4", ("moe_torch_flow",)),
     ),
     "sglang": (
         Kernel("nvfp4", "nvfp4", ("flashinfer_trtllm",)),
         Kernel("fp8_block", "fp8_block", ("flashinfer_trtllm",), ("fused_moe_triton",)),
         Kernel("bf16", "bfloat16", ("flashinfer_trtllm",), ("fused_moe_triton",)),
-        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("sglang_mxfp4_flashinfer_trtllm_moe",)),
+        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("flashinfer_trtllm",), activation_bits=8),
+        Kernel("w4a16_mxfp4", "w4a16_mxfp4", ("flashinfer_trtllm",), ("fused_moe_triton",)),
+        Kernel("int4_g128", "int4_wo", ("flashinfer_trtllm",), ("marlin",)),
         Kernel("fp8_block:grouped", "fp8_block", ("deepgemm",)),
         Kernel("fp8_block:triton", "fp8_block", ("triton",)),
         Kernel("bf16:triton", "bfloat16", ("triton",)),
@@ -56,6 +70,8 @@ KERNELS: Mapping[str, tuple[Kernel, ...]] = {
         Kernel("fp8", "fp8", _FUSED, ("cutlass_flashinferexperts",)),
         Kernel("bf16", "bfloat16", _FUSED, ("tritonexperts",)),
         Kernel("fp8_block:modular", "fp8_block", ("trtllmfp8expertsmodular",)),
-        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("trtllmmxfp4experts",)),
+        Kernel("mxfp4", "w4a8_mxfp4_mxfp8", ("trtllmmxfp4experts",), activation_bits=8),
+        Kernel("w4a16_mxfp4", "w4a16_mxfp4", ("trtllmmxfp4experts",), ("oaitriton",)),
+        Kernel("int4_g128", "int4_wo", ("marlinexperts",)),  # an older release's rows are 2 to 3 times slower, another call
     ),
 }

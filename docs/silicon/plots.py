@@ -40,7 +40,8 @@ def held_out_points(stack: str) -> dict[str, list[tuple[Any, Any]]]:
         for part, _ in attention.by_format(read_rows(tables, kind), both=kind == "context"):
             held = part.take(part.held)
             found[name].append((held.seconds, attention.predict(held, profile, prefill=kind == "context")))
-    for entry, part, _ in moe.every_kernel(tables):
+    for one in moe.every_kernel(tables):
+        entry, part = one.name, one.rows
         if ":" not in entry and part.held.any() and entry in profile.families["moe"]:
             held = part.take(part.held)
             found["experts"].append(

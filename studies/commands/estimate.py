@@ -59,7 +59,9 @@ def estimate(
     gpu_budget: Annotated[int, typer.Option(help="GPUs of both pools together (disaggregated); 0 = no budget.")] = 0,
     max_ttft: Annotated[float, typer.Option(help="Goal on the time to first token, s.")] = math.inf,
     max_itl: Annotated[float, typer.Option(help="Goal on the inter-token latency, s.")] = math.inf,
-    load: Annotated[str, typer.Option(help="Expert routing: balanced, power_law_1.01, power_law_1.2, or a factor.")] = "balanced",
+    load: Annotated[
+        str, typer.Option(help="Expert routing: balanced, uniform_random, power_law_1.01, power_law_1.2, or a factor.")
+    ] = "balanced",
     overlap: Annotated[float | None, typer.Option(help="Share of communication hidden behind compute.")] = None,
     kvp: Annotated[int, typer.Option(help="Largest KV parallelism (Helix) to try.")] = 1,
     regimes: Annotated[

@@ -20,7 +20,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 ASKED_UNITS = {"batch": "sequences", "context": "tokens", "window": "tokens", "ranks": "GPUs"}  # the other names say it
 DATA = {"read_bytes": "data read", "write_bytes": "data written", "kv_bytes": "KV cache read", "wire_bytes": "data sent"}
-UNITS = {"flop": "FLOP", "experts": "experts of the slowest GPU", "rows": "token-expert pairs of the slowest GPU"}
+UNITS = {
+    "flop": "FLOP",
+    "padded_k": "values: K as the kernel runs it",
+    "experts": "experts of the slowest GPU",
+    "rows": "token-expert pairs of the slowest GPU",
+}
 
 
 def _show(kernel: str, cost: Any, json: bool, **asked: Any) -> None:
@@ -110,6 +115,9 @@ def gemm(
         forced = tuple(int(part) for part in parts)
     cost = gemm_cost(m, n, k, format=b, output_format=c, profile=profile, tile=forced)
     _show("gemm", cost, json, m=m, n=n, k=k, a=a, b=b, c=c, profile=profile)
+    if not json and float(cost.padded_k) > k:
+        multiple = get_format(b).k_multiple
+        say(f"{b} kernels take K in multiples of {multiple}: {k} is padded and priced as {float(cost.padded_k):.0f}")
 
 
 @app.command()
@@ -147,7 +155,7 @@ def moe(
     ep: Annotated[int, typer.Option(help="Expert parallelism, GPUs.")] = 1,
     tp: Annotated[int, typer.Option(help="Tensor parallelism of an expert, GPUs.")] = 1,
     format: Annotated[str, typer.Option(help="Format of weights and activations.")] = "nvfp4",
-    load: Annotated[str, typer.Option(help="balanced, power_law_1.01 or power_law_1.2.")] = "balanced",
+    load: Annotated[str, typer.Option(help="balanced, uniform_random, power_law_1.01 or power_law_1.2.")] = "balanced",
     profile: Profile = DEFAULT_PROFILE,
     json: Json = False,
 ) -> None:

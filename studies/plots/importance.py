@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...costmodel.errors import InvalidValueError
+from ..reporting.words import objective_text
 from .style import CYCLE, GREY, Plot, Row, new_figure
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def draw_importance(rows: Sequence[Row], *, note: str = "") -> Plot:
         axis.grid(False, axis="y")
         axis.set_xlim(0, 100)
         axis.set_xlabel("Share of the association, %", fontsize=11)
-        axis.set_title(name, loc="left", fontsize=11)
+        axis.set_title(objective_text(name), loc="left", fontsize=11)
     caption = "association among the designs priced, which share one budget; not the effect of one dimension alone"
-    figure.suptitle("Which dimension goes along with the objective", x=0.01, ha="left", fontsize=13)
+    figure.suptitle("Association of each dimension with the objective", x=0.01, ha="left", fontsize=13)
     figure.supxlabel(f"{note}\n{caption}" if note else caption, x=0.01, ha="left", fontsize=9, color=GREY)
     return Plot("importance", figure, list(rows))

@@ -298,6 +298,6 @@ def _provenance(result: Result, provenance: Mapping[str, str]) -> str:
     spec = escape(json.dumps(plain(data.get("spec", {})), indent=2))
     frame = "<div class='scroll' tabindex='0' role='region' aria-label='Provenance'>"
     return (
-        f"<h2>Provenance</h2>{frame}<table><tbody>{rows}</tbody></table></div>"
+        f"<h2>Provenance</h2>{frame}<table class='facts'><tbody>{rows}</tbody></table></div>"
         f"<details><summary>Study settings</summary><pre tabindex='0'>{spec}</pre></details>"
     )

@@ -2,10 +2,10 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const NS = "http://www.w3.org/2000/svg";
-  const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+  const COLOURS = [0, 1, 2, 3, 4, 5].map((i) => `var(--c${i})`);
   const DASHES = ["", "7 3"];
   const MARKERS = ["circle", "diamond", "up", "down", "cross", "square"];
-  const PARTS = { gemm: "#0072b2", attention: "#e69f00", communication: "#009e73", other: "#9aa5b1" };
+  const PARTS = { gemm: "var(--c0)", attention: "var(--c4)", communication: "var(--c2)", other: "var(--idle)" };
   const box = document.getElementById("frontier");
   const panel = document.getElementById("point");
   const hidden = new Set();
@@ -21,7 +21,7 @@
     return node;
   };
   const style = (series, index) => series.role === "reference"
-    ? { colour: "#000000", dash: "9 4", width: 2.6, marker: "square" }
+    ? { colour: "var(--ink)", dash: "9 4", width: 2.6, marker: "square" }
     : { colour: COLOURS[index % COLOURS.length], dash: series.role === "open" ? DASHES[1] : "", width: series.role === "open" ? 1.6 : 2.2, marker: MARKERS[index % MARKERS.length] };
   const outline = (marker, cx, cy) => {
     const at = (points) => "M" + points.map(([dx, dy]) => `${(cx + dx).toFixed(1)} ${(cy + dy).toFixed(1)}`).join("L") + "Z";
@@ -67,7 +67,7 @@
     return found;
   };
   const linear = (top) => {
-    const raw = top / 5, base = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map((f) => f * base).find((s) => s >= raw);
+    const raw = top / 6, base = 10 ** Math.floor(Math.log10(raw)), step = [1, 2, 5, 10].map((f) => f * base).find((s) => s >= raw);
     return Array.from({ length: Math.floor(top / step) + 1 }, (_, i) => i * step);
   };
 
@@ -86,28 +86,28 @@
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "Frontiers: throughput against interactivity. Arrow keys move between points and curves." });
     let lastTick = -Infinity;
     for (const v of ticks(low, high)) {
-      svg.append(make("line", { x1: x(v), x2: x(v), y1: top, y2: height - bottom, stroke: "#e3e7eb" }));
+      svg.append(make("line", { x1: x(v), x2: x(v), y1: top, y2: height - bottom, stroke: "var(--grid)" }));
       if (x(v) - lastTick < 36) continue;
       lastTick = x(v);
-      svg.append(make("text", { x: x(v), y: height - bottom + 16, "text-anchor": "middle", fill: "#55606c" }, v.toLocaleString("en-US")));
+      svg.append(make("text", { x: x(v), y: height - bottom + 16, "text-anchor": "middle", fill: "var(--soft)" }, v.toLocaleString("en-US")));
     }
     for (const v of linear(peak)) {
-      svg.append(make("line", { x1: left, x2: width - right, y1: y(v), y2: y(v), stroke: "#e3e7eb" }));
-      svg.append(make("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end", fill: "#55606c" }, v.toLocaleString("en-US")));
+      svg.append(make("line", { x1: left, x2: width - right, y1: y(v), y2: y(v), stroke: "var(--grid)" }));
+      svg.append(make("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end", fill: "var(--soft)" }, v.toLocaleString("en-US")));
     }
     for (const goal of data.goals) {
-      svg.append(make("line", { x1: x(goal), x2: x(goal), y1: top, y2: height - bottom, stroke: "#55606c", "stroke-dasharray": "3 3" }));
-      svg.append(make("text", { x: x(goal), y: top - 7, "text-anchor": "middle", fill: "#55606c" }, `${goal}`));
+      svg.append(make("line", { x1: x(goal), x2: x(goal), y1: top, y2: height - bottom, stroke: "var(--soft)", "stroke-dasharray": "3 3" }));
+      svg.append(make("text", { x: x(goal), y: top - 7, "text-anchor": "middle", fill: "var(--soft)" }, `${goal}`));
     }
-    svg.append(make("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle", fill: "#1b232c" }, width < 420 ? "tokens/s/user (log scale; dashed: goals)" : "Interactivity, tokens/s/user (log scale; dashed: goals)"));
-    const title = make("text", { x: 0, y: 0, transform: `translate(13 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", fill: "#1b232c" }, "Throughput, tokens/s/GPU");
+    svg.append(make("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle", fill: "var(--ink)" }, width < 420 ? "tokens/s/user (log scale; dashed: goals)" : "Interactivity, tokens/s/user (log scale; dashed: goals)"));
+    const title = make("text", { x: 0, y: 0, transform: `translate(13 ${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle", fill: "var(--ink)" }, "Throughput, tokens/s/GPU");
     svg.append(title);
     const nodes = [];
     shown.forEach((series) => {
       const look = style(series, data.series.indexOf(series));
       svg.append(make("path", { d: series.points.map((p, i) => `${i ? "L" : "M"}${x(p.user).toFixed(1)} ${y(p.gpu).toFixed(1)}`).join(""), fill: "none", stroke: look.colour, "stroke-width": look.width, "stroke-dasharray": look.dash, class: "line" }));
       nodes.push(series.points.map((point, index) => {
-        const node = make("path", { d: outline(look.marker, x(point.user), y(point.gpu)), class: "mark", fill: series.role === "open" ? "#ffffff" : look.colour, stroke: look.colour, "stroke-width": 1.5, tabindex: -1, role: "img",
+        const node = make("path", { d: outline(look.marker, x(point.user), y(point.gpu)), class: "mark", fill: series.role === "open" ? "var(--ground)" : look.colour, stroke: look.colour, "stroke-width": 1.5, tabindex: -1, role: "img",
           "aria-label": `${series.name}: ${format(point.user)} tokens/s/user, ${format(point.gpu)} tokens/s/GPU, ${point.layout}` });
         node.addEventListener("mouseenter", () => describe(series, point));
         node.addEventListener("focus", () => { describe(series, point); focusKey = [series.id, index]; });
@@ -150,7 +150,7 @@
     check.addEventListener("change", () => { check.checked ? hidden.delete(series.id) : hidden.add(series.id); draw(); });
     const key = make("svg", { viewBox: "0 0 34 12", "aria-hidden": "true" });
     key.append(make("line", { x1: 0, x2: 34, y1: 6, y2: 6, stroke: look.colour, "stroke-width": look.width, "stroke-dasharray": look.dash }));
-    key.append(make("path", { d: outline(look.marker, 17, 6), fill: series.role === "open" ? "#ffffff" : look.colour, stroke: look.colour, "stroke-width": 1.5 }));
+    key.append(make("path", { d: outline(look.marker, 17, 6), fill: series.role === "open" ? "var(--ground)" : look.colour, stroke: look.colour, "stroke-width": 1.5 }));
     label.append(check, key, document.createTextNode(series.name + (series.role === "open" ? " (not at equal quality)" : series.role === "reference" ? " (reference)" : "")));
     legend.append(label);
   });

@@ -80,7 +80,7 @@ PUBLIC: Mapping[str, Call] = MappingProxyType(
         "Layout": call(costmodel.Layout, tpa=1, kvp=1, dpa=1, tpf=1, ep=1, pp=1),
         "LayoutBatch": call(LayoutBatch.from_arrays, tpa=[1, 1], kvp=1, dpa=1, tpf=[1, 1], ep=1, pp=1),
         "NumberFormat": call(
-            NumberFormat, "name", "math", "source", name="mine", activation_bits=8.0, weight_bits=4.5, math="fp8", source="x"
+            NumberFormat, "name", "math", "source", name="mine", activation_bits=8.0, weight_bits=4.5, math="fp8", source="x", k_multiple=16
         ),
         "Workload": call(
             Workload, input_tokens=8192, output_tokens=1024, prefix_cache_share=0.1, load=1.5, max_ttft_seconds=1.0,

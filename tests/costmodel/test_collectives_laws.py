@@ -8,6 +8,14 @@ import numpy as np
 import pytest
 
 from shapefront.costmodel import collectives
+from shapefront.costmodel.collectives import (
+    all_gather_cost,
+    all_gather_seconds,
+    all_reduce_cost,
+    all_reduce_seconds,
+    all_to_all_cost,
+    all_to_all_seconds,
+)
 from shapefront.costmodel.profile import load_profile, profile_names
 
 COUNT = 100_000
@@ -53,3 +61,20 @@ def test_exchange_laws(name: str) -> None:
         assert (seconds >= price(tokens, ep, **fixed, profile=ideal) * (1 - 1e-12)).all()
         more = price(np.ceil(tokens * rng.uniform(1, 3, COUNT)), ep, **fixed, kernel=kernel or None, profile=profile)
         assert (more >= seconds * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_seconds_are_the_cost_and_parts_sum_to_it(name: str) -> None:
+    """Group sizes kept in a table, and larger or fractional ones interpolated anew, give the same."""
+    rng = np.random.default_rng(5)
+    size = 10.0 ** rng.uniform(0, 10, (50, 1))
+    for ranks in (np.array([1.0, 2, 3, 8, 16, 64, 72, 100]), np.array([1.0, 2, 3, 8, 16, 64, 72, 200]), np.array([1.0, 2.5, 8])):
+        for seconds, cost in (
+            (all_reduce_seconds, all_reduce_cost), (all_gather_seconds, all_gather_cost), (all_to_all_seconds, all_to_all_cost)
+        ):  # fmt: skip
+            found, whole = seconds(size, ranks, profile=name), cost(size, ranks, profile=name)
+            np.testing.assert_array_equal(found, whole.seconds)
+            parts = whole.latency_seconds + whole.scale_up_seconds + whole.scale_out_seconds
+            np.testing.assert_allclose(parts, found, rtol=1e-12, atol=1e-18)
+    together = all_reduce_seconds(size, np.array([2.0, 8, 200]), profile=name)[:, :2]
+    np.testing.assert_allclose(all_reduce_seconds(size, np.array([2.0, 8]), profile=name), together, rtol=1e-12)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapefront.costmodel.errors import InvalidValueError, ShapefrontError
+from shapefront.costmodel.formats import get_format
 from shapefront.costmodel.gemm import batched_format, bmm_seconds, gemm_cost, gemm_parameters, gemm_seconds
 from shapefront.costmodel.gemm_tiles import kernel_switches
 from shapefront.costmodel.profile import load_profile, parse_profile, profile_names
@@ -114,7 +115,8 @@ def test_laws_over_random_shapes(profile: str, format: str) -> None:
     # switches the profile names, moves the time by less than 5 % (from 64 up, where a step of one is under 2 % of the size).
     parameters = gemm_parameters(profile, format)
     big = (m >= 64) & (n >= 64) & (k >= 64)
-    deep = big & (k % parameters.k_tile != 0) if parameters.k_tile else big
+    multiple = get_format(format).k_multiple  # K is padded to it
+    deep = big & ((k % multiple != 0) | (multiple == 1)) & (k % parameters.k_tile != 0 if parameters.k_tile else True)
     inside = big & np.all([m % tile.rows != 0 for tile in parameters.tiles], axis=0)
     inside &= ~np.isin(m, kernel_switches(parameters))
     assert deep.sum() > size // 5 and inside.sum() > size // 5
@@ -150,5 +152,27 @@ def test_no_format_of_a_fitted_profile_falls_to_the_pure_roofline() -> None:
             continue
         for number_format in ("nvfp4", "mxfp4", "fp8", "fp8_block", "bf16", "int4_g128"):
             assert gemm_parameters(name, number_format).launch_seconds > 0, (name, number_format)
-    if "h200-trtllm" in profile_names():  # no FP4 tensor cores: the FP8 kernel
-        assert gemm_parameters("h200-trtllm", "nvfp4") == gemm_parameters("h200-trtllm", "fp8")
+    # No FP4 tensor cores: weight-only, the BF16 kernel reading 4.5-bit weights and 16-bit activations at the BF16 rate.
+    assert gemm_parameters("h200-trtllm", "nvfp4") == gemm_parameters("h200-trtllm", "bf16")
+    cost = gemm_cost(64, 4096, 8192, format="nvfp4", profile=load_profile("ideal", hardware="h200"))
+    assert float(cost.read_bytes) == 64 * 8192 * 2 + 4096 * 8192 * 4.5 / 8
+    assert float(cost.math_seconds) == pytest.approx(2 * 64 * 4096 * 8192 / 0.989e15, rel=1e-3)
+
+
+@pytest.mark.parametrize(("number_format", "multiple"), [("nvfp4", 32), ("mxfp4", 32), ("mxfp8", 32), ("fp8", 16), ("fp8_block", 128)])
+@pytest.mark.parametrize("profile", ["ideal", "gb300-trtllm"])
+def test_k_is_padded_to_what_the_kernels_of_the_format_accept(number_format: str, multiple: int, profile: str) -> None:
+    """513 values are priced as the next multiple; the FLOP stay those of the product asked for, 2·256·8192·513."""
+    full = (513 // multiple + 1) * multiple
+    asked, padded = (gemm_cost(256, 8192, k, format=number_format, profile=profile) for k in (513, full))
+    assert float(asked.padded_k) == float(padded.padded_k) == full
+    assert float(asked.flop) == 2 * 256 * 8192 * 513
+    for name in ("seconds", "math_seconds", "read_bytes", "quantise_seconds"):
+        assert float(getattr(asked, name)) == float(getattr(padded, name)), name
+    assert float(gemm_seconds(256, 8192, 513, format=number_format, profile=profile)) == float(asked.seconds)
+
+
+def test_bf16_takes_any_k() -> None:
+    assert float(gemm_cost(256, 8192, 513, format="bf16", profile="ideal").padded_k) == 513
+    short, long = (float(gemm_seconds(1, 8192, k, format="bf16", profile="ideal")) for k in (513, 514))
+    assert short < long

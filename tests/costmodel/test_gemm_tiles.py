@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from shapefront.costmodel.errors import InvalidValueError, UnknownKeyError
-from shapefront.costmodel.gemm import gemm_cost, gemm_seconds
+from shapefront.costmodel.gemm import gemm_cost, gemm_parameters, gemm_seconds
 from shapefront.costmodel.gemm_tiles import GemmParameters, Tile, as_tile, kernel_switches
-from shapefront.costmodel.gemm_waves import Rates, drooped, fastest, padded, waves
-from shapefront.costmodel.profile import parse_profile
+from shapefront.costmodel.gemm_waves import Menu, Rates, drooped, fastest, fastest_at_once, padded, waves
+from shapefront.costmodel.profile import parse_profile, profile_names
 
 BLOG = "gb300-blog"
 STEP = 256
@@ -166,15 +166,15 @@ def test_k_padding_and_droop_by_hand() -> None:
 
 
 def test_activation_quantisation_by_hand() -> None:
-    # 1 us + K * 1 ns + M * max(K, 1000) * (2 + 0.5625) B / (8e12 * 0.5) with M = 100, K = 500.
+    # 1 us + K * 1 ns + M * max(K, 1000) * (2 + 0.5625) B / (8e12 * 0.5) with M = 100, K = 480.
     table = {"quantise_seconds": 1e-6, "quantise_seconds_per_k": 1e-9, "quantise_minimum_k": 1000, "quantise_efficiency": 0.5}
     profile = parse_profile(
         {"name": "q", "hardware": "gb300", "gemm": {"nvfp4": {"status": "inferred", "source": "test", "parameters": table}}},
         "test",
     )
-    cost = gemm_cost(100, 256, 500, format="nvfp4", profile=profile)
-    assert float(cost.quantise_seconds) == pytest.approx(1e-6 + 5e-7 + 100 * 1000 * 2.5625 / 4e12)
-    plain = gemm_seconds(100, 256, 500, format="nvfp4", profile="ideal")
+    cost = gemm_cost(100, 256, 480, format="nvfp4", profile=profile)
+    assert float(cost.quantise_seconds) == pytest.approx(1e-6 + 4.8e-7 + 100 * 1000 * 2.5625 / 4e12)
+    plain = gemm_seconds(100, 256, 480, format="nvfp4", profile="ideal")
     assert float(cost.seconds) == pytest.approx(float(plain) + float(cost.quantise_seconds))
 
 
@@ -191,3 +191,22 @@ def test_warm_l2_branch_is_only_for_validate() -> None:
     assert warm == pytest.approx(((4096 + 4096 * 4096) * 2 / 2 + 4096 * 2) / 8e12)
     far = gemm_seconds(1, 65536, 8192, format="bf16", profile=profile, warm_l2=True)  # 1 GB: all from HBM
     assert float(far) == pytest.approx(float(gemm_seconds(1, 65536, 8192, format="bf16", profile="ideal")))
+
+
+@pytest.mark.parametrize("name", [n for n in profile_names() if n != "ideal"])
+def test_all_tiles_at_once_are_the_tiles_one_by_one(name: str) -> None:
+    """Two forms of the same equations: a few shapes take one, many the other."""
+    rng = np.random.default_rng(3)
+    m, n, k = (rng.integers(1, high, 500).astype(float) for high in (9000, 30_000, 20_000))
+    for number_format in ("bf16", "fp8", "nvfp4"):
+        p = gemm_parameters(name, number_format)
+        rates = Rates(152, 1.6e13, 6e10, 0.5625, 0.5625)
+        one_by_one = fastest(3.0, m, n, k, p.tiles, rates, p)
+        np.testing.assert_allclose(fastest_at_once(3.0, m, n, k, Menu.of(p.tiles, rates), p), one_by_one, rtol=1e-12)
+
+
+def test_few_shapes_cost_what_they_cost_among_many() -> None:
+    m = np.arange(1.0, 5001.0)
+    many = gemm_seconds(m, 4096, 7168, format="nvfp4", profile="gb300-trtllm")
+    few = [float(gemm_seconds(x, 4096, 7168, format="nvfp4", profile="gb300-trtllm")) for x in m[::500]]
+    np.testing.assert_allclose(many[::500], few, rtol=1e-12)

@@ -12,9 +12,12 @@ from shapefront.costmodel.calibration import collectives, exchange, moe
 from shapefront.costmodel.calibration.interface import FamilyResult
 from shapefront.costmodel.calibration.moe_kernels import Kernel
 from shapefront.costmodel.calibration.segments import fit_segments
+from shapefront.costmodel.errors import InvalidValueError
 from shapefront.costmodel.expert_all_to_all import parse_exchange
 from shapefront.costmodel.hardware import load_hardware
-from shapefront.costmodel.moe_parameters import MoeParameters
+from shapefront.costmodel.moe import moe_cost
+from shapefront.costmodel.moe_parameters import MoeParameters, moe_parameters, number_format
+from shapefront.costmodel.profile import load_profile, parse_profile
 
 GB300 = load_hardware("gb300")
 KERNEL = Kernel("nvfp4", "nvfp4", ("fused",))
@@ -64,6 +67,111 @@ def test_groups_are_held_out_whole_and_fixed() -> None:
     assert 0.3 < share < 0.6
     ungated = [(1024, 2688, 512, 22), (4096, 2688, 512, 22), (8192, 5120, 512, 22), (2048, 5120, 512, 22), (2688, 1856, 128, 6)]
     assert {moe.held_out_group(*g) for g in ungated} == {True, False}
+
+
+def test_one_shape_is_split_by_group_size() -> None:
+    # (4096, 1536, 128, 8) is held out by its hash, so alone it would leave nothing to fit: half the EP sizes are fitted.
+    assert moe.held_out_group(4096, 1536, 128, 8)
+    rows = moe.read_rows(pd.concat([table(moe_ep_size=2**i) for i in range(7)]), KERNEL, "trtllm")
+    assert rows is not None
+    assert 0 < rows.held.mean() < 1
+    for ep in np.unique(rows.columns["ep"]):
+        assert len(set(rows.held[rows.columns["ep"] == ep].tolist())) == 1  # whole group sizes
+
+
+class Tables:
+    """Stands in for the measured tables: version -> rows."""
+
+    def __init__(self, frames: dict[str, pd.DataFrame]) -> None:
+        self.frames = frames
+
+    def versions(self, family: str, file: str) -> list[str]:
+        """Oldest first."""
+        return list(self.frames)
+
+    def read(self, family: str, file: str, version: str) -> pd.DataFrame:
+        """One version."""
+        return self.frames[version]
+
+
+def test_the_newest_table_counts_only_with_enough_rows_and_shapes() -> None:
+    two = pd.concat([table(), table(hidden_size=2048)])
+    pick = lambda **frames: moe.read_table(Tables(frames), KERNEL)  # type: ignore[arg-type]  # noqa: E731
+    assert pick(v1=two, v2=two)[1] == "v2"
+    assert pick(v1=two, v2=pd.concat([table(), table()]))[1] == "v1"  # as many rows, half the shapes
+    assert pick(v1=two, v2=two.iloc[::3])[1] == "v1"  # all shapes, a third of the rows
+    assert pick(v1=two, v2=table(kernel_source="triton"))[1] == "v1"  # none of the kernel
+    assert pick(v1=table(kernel_source="triton")) is None
+
+
+def test_lent_rows_are_fitted_and_own_rows_are_judged() -> None:
+    given = {"activation_bits": 8.0}
+    rows = truth_rows(600)
+    times = [
+        moe.predict(MoeParameters(launch_seconds=t, memory_efficiency=e, activation_bits=8), moe.prepare(rows), "mxfp4", GB300)[0]
+        for t, e in ((1e-5, 0.9), (3e-5, 0.5))
+    ]
+    theirs, mine = (replace(rows, seconds=seconds) for seconds in times)
+    entry = moe.Entry("mxfp4", mine, "mine", given, lent=theirs, lent_source="theirs", own=("launch_seconds",))
+    borrowed, both = replace(entry, own=()).fit(GB300), entry.fit(GB300)
+    assert borrowed is not None
+    assert both is not None
+    assert borrowed[0]["activation_bits"] == 8
+    assert borrowed[0]["launch_seconds"] == pytest.approx(1e-5, rel=0.1)
+    assert both[0]["launch_seconds"] > 2e-5  # its own rows start later
+    assert both[0]["memory_efficiency"] == borrowed[0]["memory_efficiency"]
+
+
+def test_kernels_name_the_activations_they_take() -> None:
+    # MXFP4 weights: 4 + 8/32 bits. Activations: 8 + 8/32 at the FP8 rate, 16 at the BF16 rate, or as the format says.
+    eight, sixteen, plain = (number_format("mxfp4", MoeParameters(activation_bits=bits), GB300) for bits in (8, 16, 0))
+    assert (eight.weight_bits, eight.activation_bits, eight.math) == (4.25, 8.25, "fp8")
+    assert (sixteen.weight_bits, sixteen.activation_bits, sixteen.math) == (4.25, 16, "bf16")
+    assert (plain.activation_bits, plain.math) == (4.25, "nvfp4")
+    with pytest.raises(InvalidValueError, match="activation_bits must be 0, 8 or 16"):
+        MoeParameters(activation_bits=4)
+    # 5 PFLOP/s in FP8: 8192 rows x 2 x 3 x 4096 x 4096 in 165 us; at the NVFP4 rate (15) a third of it.
+    shape = {"hidden_size": 4096, "moe_intermediate_size": 4096, "num_experts": 1, "top_k": 1}
+    profile = parse_profile(
+        {
+            "name": "eight", "hardware": "gb300",
+            "moe": {"mxfp4": {"status": "inferred", "source": "a test", "parameters": {"activation_bits": 8.0}}},
+        },
+        "test",
+    )  # fmt: skip
+    cost = moe_cost(8192, **shape, format="mxfp4", profile=profile)
+    assert float(cost.math_seconds) == pytest.approx(8192 * 6 * 4096**2 / 5e15)
+    assert float(moe_cost(8192, **shape, format="mxfp4", profile="ideal").math_seconds) == pytest.approx(
+        float(cost.math_seconds) / 3
+    )
+
+
+def test_without_fp4_units_experts_are_weight_only() -> None:
+    # MXFP4 has a kernel with 16-bit activations of its own; NVFP4 has none and takes INT4's (Marlin), else MXFP4's.
+    for stack, nvfp4 in (("vllm", "int4_g128"), ("sglang", "int4_g128"), ("trtllm", "w4a16_mxfp4")):
+        profile = load_profile(f"h200-{stack}")
+        assert moe_parameters(profile, "mxfp4") == moe_parameters(profile, "w4a16_mxfp4")
+        assert moe_parameters(profile, "nvfp4") == moe_parameters(profile, nvfp4)
+    # 1 expert, H = I = 4096, 8192 rows at the H200's BF16 peak; the weights weigh 4.5 bits a value.
+    cost = moe_cost(
+        8192, hidden_size=4096, moe_intermediate_size=4096, num_experts=1, top_k=1, format="nvfp4",
+        profile=load_profile("ideal", hardware="h200"),
+    )  # fmt: skip
+    assert float(cost.math_seconds) == pytest.approx(8192 * 6 * 4096**2 / 0.989e15, rel=1e-3)
+    assert float(cost.read_bytes) == pytest.approx(3 * 4096**2 * 4.5 / 8 + 8192 * 2 * (4096 + 4096))
+
+
+def test_a_wide_choice_of_experts_is_routed_outside_the_kernel() -> None:
+    with_step, without = (
+        moe.predict(MoeParameters(wide_topk_seconds=s), moe.prepare(wide_rows()), "nvfp4", GB300)[0] for s in (2e-5, 0.0)
+    )
+    np.testing.assert_allclose(with_step - without, np.where(wide_rows().columns["k"] > 10, 2e-5, 0.0), atol=1e-15)
+
+
+def wide_rows() -> moe.Rows:
+    """Rows of 8, 10, 11 and 22 experts a token."""
+    rows = truth_rows(4)
+    return replace(rows, columns={**rows.columns, "e": np.full(4, 512.0), "k": np.array([8.0, 10.0, 11.0, 22.0])})
 
 
 def truth_rows(count: int = 3000) -> moe.Rows:

@@ -27,9 +27,10 @@ def moe_lines() -> tuple[list[str], list[str]]:
     """Sources and lines of the expert GEMM."""
     sources, lines = [], ["stack,entry,tokens,hidden_size,inner,num_experts,top_k,ep,gated,load,microseconds"]
     for seed, stack in enumerate(("trtllm", "sglang", "vllm")):
-        for entry, rows, source in moe.every_kernel(open_tables("gb300", stack)):
+        for one in moe.every_kernel(open_tables("gb300", stack)):
+            entry, rows = one.name, one.rows
             if entry in MOE_ENTRIES:
-                sources.append(source)
+                sources.append(one.source)
                 for i in pick(rows.held, PER_ENTRY, seed):
                     sizes = [f"{rows.columns[name][i]:.0f}" for name in ("tokens", "h", "inner", "e", "k", "ep")]
                     tail = [str(int(rows.gated[i])), str(rows.load[i]), f"{rows.seconds[i] * 1e6:.3f}"]

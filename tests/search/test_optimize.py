@@ -75,7 +75,7 @@ def test_best_trials_are_the_open_front_and_every_trial_is_named(dense: SearchPr
     trials = study.get_trials(deepcopy=False)
     assert len(trials) == found.trials == found.legal_trials  # every trial legal by construction
     assert len({tuple(sorted(t.params.items())) for t in trials}) == len(trials)  # no design twice
-    assert {t.user_attrs["source"] for t in trials} == {"seed", "sampler", "polish"}
+    assert {t.user_attrs["source"] for t in trials} == {"seed", "sampler", "polish", "model"}
     for t in trials:
         assert all(t.user_attrs[name] == value for name, value in t.params.items())  # parameters are the realised dimensions
         assert t.constraints and all(v <= 0 for v in t.constraints.values())

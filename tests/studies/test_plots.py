@@ -68,6 +68,13 @@ def _texts(figure: Any) -> list[tuple[str, Any]]:
     return [(t.get_text(), box) for t in shown if (box := t.get_window_extent(renderer)).width > 0]
 
 
+def test_the_importance_picture_claims_an_association_and_no_cause(pictures: dict[str, Plot]) -> None:
+    shown = " ".join(text for text, _ in _texts(pictures["importance"].figure))
+    assert "Association of each dimension with the objective" in shown and "not the effect of one dimension alone" in shown
+    assert "tokens/s/GPU at 20 tokens/s/user" in shown  # the objective in words
+    assert "decides" not in shown and "Importance" not in shown
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_no_text_lies_over_another_or_leaves_the_picture(pictures: dict[str, Plot], kind: str) -> None:
     texts = _texts(pictures[kind].figure)

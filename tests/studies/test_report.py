@@ -22,6 +22,7 @@ from shapefront.studies.reporting.page import table
 from shapefront.studies.reporting.words import gains, headline, layout_text, percent, priced_gain
 from shapefront.studies.result import Result
 from shapefront.studies.study import Study
+from tests.studies.small import small_study
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,12 @@ def test_a_result_with_no_design_still_has_a_page(result: Result) -> None:
     assert "No design of the front" in text and "Provenance" in text
 
 
+def test_a_dense_study_says_nothing_about_experts() -> None:
+    text = report_html(small_study().run(trials=8, seed=0), guidelines=False)
+    for word in ("MoE", "experts", "router", "routing", "shared"):
+        assert word not in re.sub(r"<(style|script).*?</\1>|<details>.*?</details>|held-out.*?</tr>", "", text, flags=re.S), word
+
+
 # A real browser, driven over the WebDriver protocol
 
 
@@ -164,6 +171,10 @@ class Browser:
         self._post(f"{self.base}/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
         self._post(f"{self.base}/url", {"url": page.as_uri()})
 
+    def emulate(self, media: str = "", features: list[dict[str, str]] | None = None) -> None:
+        params = {"media": media, "features": features or []}
+        self._post(f"{self.base}/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": params})
+
     def run(self, script: str) -> Any:
         return self._post(f"{self.base}/execute/sync", {"script": script, "args": []})
 
@@ -195,7 +206,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("width", [390, 768, 1440])
 def test_a_browser_shows_it_without_error_or_request(browser: Browser, page: Path, width: int) -> None:
     browser.log("performance")
     browser.open(page, width)
@@ -229,6 +240,40 @@ def test_chart_texts_do_not_overlap(browser: Browser, page: Path, width: int) ->
         "if (p.left < q.right && q.left < p.right && p.top < q.bottom && q.top < p.bottom) hits.push([b[i][0], b[j][0]]); } return hits"
     )
     assert overlaps == []
+
+
+CONTRAST = """
+const light = (text) => { const c = text.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]; };
+const ground = (node) => { for (let n = node; n; n = n.parentElement) { const c = getComputedStyle(n).backgroundColor;
+  if (c !== 'rgba(0, 0, 0, 0)') return c; } return 'rgb(255, 255, 255)'; };
+return [...document.querySelectorAll('h1, h2, h3, p, td, th, li, dt, dd, label, summary, text')].filter(n => n.textContent.trim()).map(n => {
+  const style = getComputedStyle(n), ink = light(n.tagName === 'text' ? style.fill : style.color), back = light(ground(n));
+  return (Math.max(ink, back) + 0.05) / (Math.min(ink, back) + 0.05); }).reduce((a, b) => Math.min(a, b));
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_both_colour_schemes(browser: Browser, page: Path, scheme: str) -> None:
+    browser.emulate(features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.open(page, 1440)
+    ground = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+    assert browser.run(CONTRAST) >= 4.5  # WCAG 2.2, 1.4.3
+    browser.emulate(features=[])
+
+
+@pytest.mark.browser
+def test_it_prints_on_a_landscape_page(browser: Browser, page: Path) -> None:
+    width = round((297 - 2 * 12) / 25.4 * 96)  # A4 less the margins, CSS pixels
+    browser.emulate(media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    browser.open(page, width)
+    cut = "return [...document.querySelectorAll('.scroll')].filter(n => n.scrollWidth > n.clientWidth + 1).map(n => n.ariaLabel)"
+    assert browser.run(cut) == []  # paper does not scroll
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    browser.emulate(features=[])
 
 
 @pytest.mark.browser

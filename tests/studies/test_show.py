@@ -26,14 +26,23 @@ def test_a_budget_the_tolerance_bridges_says_nothing() -> None:
 
 
 def _step(label: str, gain: float, change: float, total: float, priced: bool = True) -> dict[str, Any]:
-    return {"label": label, "gain": gain, "change": change, "total_params": total, "active_params": total, "quality_priced": priced}
+    return {
+        "label": label,
+        "gain": gain,
+        "change": change,
+        "total_params": total,
+        "active_params": total,
+        "quality_priced": priced,
+    }
 
 
 def test_the_waterfall_shows_the_size_of_every_step_and_what_is_not_priced(capsys: pytest.CaptureFixture[str]) -> None:
     steps = [_step("size", 0.25, 0.25, 10e9), _step("KV", 0.2, 0.25, 10e9, priced=False)]  # 1.25 · 1.2 = 1 + 0.25 + 0.25
     row = {"architecture_id": "a001", "total_params": 10e9, "active_params": 10e9, "waterfall": {"steps": steps, "total": 0.5}}
     show_waterfalls([row], {"total_params": 8e9, "active_params": 8e9})
-    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines() if "a001" in line]
+    lines = [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines() if "a001" in line
+    ]
     assert lines == [
         ["a001", "reference model", "", "", "8.00B", "8.00B"],
         ["a001", "size", "+25.0%", "+25.0%", "10.00B", "10.00B"],
@@ -60,6 +69,13 @@ def test_sentences_wrap_at_words_on_a_terminal_and_stay_whole_in_a_pipe(
     monkeypatch.setenv("COLUMNS", "40")
     say(text)
     assert capsys.readouterr().out.splitlines() == ["  KV cache -25.0% a token, of which", "    -25.0% by the layers"]
+    say("\nshort\n" + text)
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "short",
+        "  KV cache -25.0% a token, of which",
+        "    -25.0% by the layers",
+    ]
     monkeypatch.delenv("COLUMNS")
     say(text)
     assert capsys.readouterr().out == text + "\n"
