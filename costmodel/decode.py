@@ -154,9 +154,9 @@ def _fill(
     b: ArchitectureBatch, layouts: LayoutBatch, plan: StepPlan, attention: AttentionKernel, options: StepOptions, out: FloatArray
 ) -> None:
     """Fill ``out`` of shape ``(4, A, P * C)`` with the categories of one chunk, pipeline and host included."""
-    found = fill_pass(b, plan, attention, options, out)
+    found, shown = fill_pass(b, plan, attention, options, out)
     if np.any(layouts.pp > 1):
-        _pipeline(b, layouts, plan, found, options, out)
+        _pipeline(b, layouts, plan, found, shown, options, out)
     constant = options.constant(b.kind.attention)
     if constant:
         # A negative constant corrects the kernel tables; it never takes more than half of the step.
@@ -165,13 +165,14 @@ def _fill(
 
 
 def _pipeline(
-    b: ArchitectureBatch, layouts: LayoutBatch, plan: StepPlan, found: Mapping[str, Table], options: StepOptions, out: FloatArray
-) -> None:
+    b: ArchitectureBatch, layouts: LayoutBatch, plan: StepPlan, found: Mapping[str, Table], shown: FloatArray | float,
+    options: StepOptions, out: FloatArray,
+) -> None:  # fmt: skip
     """Add hops and the wait for the slowest stage (module docstring)."""
     shape = (len(b), *plan.shape)
     head = sum(
         gather_category(found, category, out.shape[2], only=HEAD_PARTS)
-        * (1.0 - options.step.overlap if category == "communication" else 1.0)
+        * (shown if category == "communication" else 1.0)
         for category in ("gemm", "communication", "other")
     )
     total = out.sum(axis=0)

@@ -8,8 +8,19 @@ number of copies is
 (occupancy of EP ranks by k independent choices). Tokens dealt out in turn, as benchmark tables do (load ``even``),
 reach min(EP, k) ranks, (EP - 1)/EP of them remote. Kernels that send every choice by itself move k copies [1].
 
+Beyond the scale-up domain (of S GPUs, D = EP/S domains) such a kernel crosses the scale-out link once per distinct
+remote *domain* and forwards inside it [2]::
+
+    scale-out copies = (D - 1) (1 - (1 - 1/D)^k)                                                       (2)
+    scale-up copies  = near + far (1 - 1/S),   near + far = (1), near = (1)·(S - 1)/(EP - 1)            (3)
+
+(a copy that lands on its own destination, one in S, needs no forwarding). Both links work at once, so the longer one
+sets the time: published rates are the scale-out bytes over the whole time, 81 to 92 % of a 50 GB/s link [2].
+
 References:
     [1] DeepEP, low-latency kernels (github.com/deepseek-ai/DeepEP, README): one message per token and expert.
+    [2] the same README, performance of EP 8x2 and 8x4 (SM90, CX7): 90/81 and 61/61 GB/s dispatch/combine, "logical": the
+        sender's own domain counted, as if D (1 - (1 - 1/D)^k) copies crossed.
 """
 
 from __future__ import annotations
@@ -30,6 +41,10 @@ from .moe_load import check_load, rank_factor, read_experts
 from .profile import KernelProfile, load_profile
 from .seconds import seconds_of
 
+# Kernels that prompts take where the plain entry is the low-latency one, whose buffers hold a decode batch (a few hundred
+# tokens a rank); the first that the profile has. Source: SGLang's and vLLM's documentation of their DeepEP modes
+# (normal/high-throughput for prefill, low-latency for decode); inferred for mixed passes, which stay on the plain entry.
+PROMPT_KERNELS = {"sglang": ("deepep_normal",), "vllm": ("deepep_ht", "deepep_normal")}
 _FIELDS = (
     "ranks",
     "latency_seconds",
@@ -75,6 +90,12 @@ def exchange_parameters(profile: KernelProfile, phase: str, kernel: str | None =
     fits = profile.families.get("all_to_all", {})
     name = f"{phase}:{kernel}" if kernel and f"{phase}:{kernel}" in fits else phase
     return parse_exchange(profile.family("all_to_all", name).parameters, f"{profile.name}: [all_to_all.{name}]")
+
+
+def prompt_kernel(profile: KernelProfile) -> str | None:
+    """Exchange kernel of a stack's prefill passes: a name to pass as ``kernel``, or ``None`` (the profile's plain entry)."""
+    held = profile.families.get("all_to_all", {})
+    return next((name for name in PROMPT_KERNELS.get(profile.stack, ()) if f"dispatch:{name}" in held), None)
 
 
 def parse_exchange(table: Any, where: str) -> ExchangeParameters:
@@ -144,29 +165,36 @@ def exchange_cost(
 ) -> CollectiveCost:
     """Latency + transfer - what of the two overlaps: L + X - overlap · L X/(L + X).
 
-    X = tokens · bytes · copies / (link · efficiency); copies by equation (1), dealt out in turn, or every choice.
+    X = tokens · bytes · copies / (link · efficiency); copies by equation (1), dealt out in turn, or every choice. Beyond
+    the scale-up domain X is the longer of the two links by (2) and (3); with every choice sent by itself their sum.
     """
     tokens = numbers("tokens_per_gpu", tokens_per_gpu, ">= 0 and finite")
     n, e, k = read_experts(ep=ep, num_experts=num_experts, top_k=top_k)
     common_shape({"tokens_per_gpu": tokens, "ep": n, "num_experts": e, "top_k": k, "hidden_size": token_bytes})
-    remote = _remote_ranks(n, k)
-    if isinstance(load, str) and load == "even":
-        remote = np.minimum(n, k) * (n - 1) / n
-    factor = rank_factor(check_load(load), n, e, k, tokens * n + 1)
-    copies = (np.where(n > 1, k, 0.0) if parameters.every_choice else remote) * factor
     inside = np.minimum(n, hardware.scale_up_gpus)
+    domains = n / inside
+    if isinstance(load, str) and load == "even":
+        remote, crossing = (np.minimum(ranks, k) * (ranks - 1) / ranks for ranks in (n, domains))
+    else:
+        remote, crossing = _remote_ranks(n, k), _remote_ranks(domains, k)
     near = np.where(n > 1, (inside - 1) / np.maximum(n - 1, 1.0), 0.0)  # share of remote ranks inside the domain
-    sent = tokens * token_bytes * copies
-    up = sent * near / (hardware.scale_up_bytes_per_second * parameters.link.rate(0, inside))
-    out = sent * (1 - near) / hardware.scale_out_bytes_per_second
+    if parameters.every_choice:
+        copies = np.where(n > 1, k, 0.0)
+        up_copies, crossing = copies * near, copies * (1 - near)
+    else:
+        copies = remote
+        up_copies = remote * (near + (1 - near) * (1 - 1 / inside))
+    size = tokens * rank_factor(check_load(load), n, e, k, tokens * n + 1)
+    up = size * token_bytes * up_copies / (hardware.scale_up_bytes_per_second * parameters.link.rate(0, inside))
+    out = size * token_bytes * crossing / hardware.scale_out_bytes_per_second
     experts = np.minimum(e, parameters.expert_limit)
     fixed = parameters.link.latency(0, inside) + parameters.expert_seconds * experts
     fixed = np.where(n > 1, fixed, 0.0)
-    up = up + parameters.copy_seconds * (tokens * copies)
-    moved = up + out
+    up = up + parameters.copy_seconds * (size * copies)
+    moved = up + out if parameters.every_choice else np.maximum(up, out)
     if parameters.overlap > 0:
         fixed = fixed * (1 - parameters.overlap * moved / np.maximum(fixed + moved, 1e-30))
-    return CollectiveCost(*np.broadcast_arrays(fixed + moved, fixed, up, out, sent * near))
+    return CollectiveCost(*np.broadcast_arrays(fixed + moved, fixed, up, out, size * token_bytes * up_copies))
 
 
 def moe_dispatch_cost(

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from .aggregated import mixed_plan
 from .architecture import Architecture
+from .checks import whole
 from .decode import price_decode
 from .errors import InvalidValueError
 from .formats import TensorFormats
@@ -141,8 +142,8 @@ def offline_throughput(
     Raises:
         InvalidValueError: a number out of range, pipeline stages, or a sequence that does not fit.
     """
-    per_rank = -(-_whole("requests", requests, MAX_REQUESTS * layout.dpa) // layout.dpa)
-    budget = _whole("max_tokens", max_tokens, MAX_CONTEXT)
+    per_rank = -(-whole("requests", requests, 1, MAX_REQUESTS * layout.dpa) // layout.dpa)
+    budget = whole("max_tokens", max_tokens, 1, MAX_CONTEXT)
     if layout.pp > 1:
         raise InvalidValueError(f"offline throughput is priced without pipeline stages, got pp={layout.pp}; use pp=1")
     chosen = replace(require_options(options, formats=formats, profile=profile), load=workload.load)
@@ -154,7 +155,8 @@ def offline_throughput(
     capacity = int(held[0, 0]) // layout.dpa
     if capacity < 1:
         raise InvalidValueError(
-            f"no sequence of {workload.peak_context} tokens fits {layout}; take more GPUs, shorter sequences or fewer bytes a value"
+            f"no sequence of {workload.peak_context} tokens fits {layout}; "
+            "take more GPUs, shorter sequences or fewer bytes a value"
         )
     most = min(capacity, per_rank)
     running = np.unique(np.minimum(2.0 ** np.arange(0.0, np.log2(most) + 1.0, 0.5), most))
@@ -196,8 +198,3 @@ def _between(table: FloatArray, rows: FloatArray, columns: FloatArray, row: floa
     share = min(max((row - rows[i - 1]) / (rows[i] - rows[i - 1]), 0.0), 1.0)
     return float(low + share * (high - low))
 
-
-def _whole(name: str, value: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InvalidValueError(f"{name} must be a whole number from 1 to {most}, got {value!r:.40}")
-    return value

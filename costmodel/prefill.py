@@ -10,7 +10,7 @@ TTFT is that of an unloaded system: no queueing. The rate is that of back-to-bac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from .batch import ArchitectureBatch
 from .checks import number, whole
 from .collectives import send_seconds
 from .errors import InvalidValueError
+from .expert_all_to_all import prompt_kernel
 from .formats import TensorFormats
 from .layout import Layout, LayoutBatch
 from .memory import as_batch, as_layouts
@@ -151,6 +152,7 @@ def price_prefill(
     options: StepOptions,
 ) -> Prefill:
     """:func:`prefill` on validated input."""
+    options = replace(options, all_to_all_kernel=options.all_to_all_kernel or prompt_kernel(options.profile))
     cached = np.floor(input_tokens * cached_share)
     sizes = chunk_sizes(input_tokens - cached, chunk_tokens)
     together = sequences or max(1, int(chunk_tokens // max(sizes[0], 1.0)))
@@ -161,8 +163,8 @@ def price_prefill(
     attention = prefill_attention(sizes, past, float(together))
     out, head = np.empty((4, len(b), rows.size)), np.empty((4, len(b), len(p)))
     for piece in chunks(len(b), rows.size):
-        found = fill_pass(b.take(piece), plan, attention, options, out[:, piece])
-        _move_head(out[:, piece].reshape(4, -1, *shape), head[:, piece], found, options, shape)
+        found, shown = fill_pass(b.take(piece), plan, attention, options, out[:, piece])
+        _move_head(out[:, piece].reshape(4, -1, *shape), head[:, piece], found, shown, shape)
     categories = out.reshape(4, len(b), *shape)
     constant = options.constant(b.kind.attention)
     if constant:
@@ -171,13 +173,14 @@ def price_prefill(
 
 
 def _move_head(
-    out: FloatArray, head: FloatArray, found: Mapping[str, Table], options: StepOptions, shape: tuple[int, int]
+    out: FloatArray, head: FloatArray, found: Mapping[str, Table], shown: FloatArray | float, shape: tuple[int, int]
 ) -> None:
     """Take the LM head out of the chunks' ``(4, A, P, N)`` seconds and keep one pass of it in ``head``, ``(4, A, P)``."""
     for index, category in enumerate(CATEGORIES):
-        part = gather_category(found, category, shape[0] * shape[1], only=HEAD_PARTS).reshape(-1, *shape)
+        part = gather_category(found, category, shape[0] * shape[1], only=HEAD_PARTS)
         if category == "communication":
-            part = part * (1.0 - options.step.overlap)
+            part = part * shown
+        part = part.reshape(-1, *shape)
         out[index] -= part
         head[index] = part[:, :, -1]
 

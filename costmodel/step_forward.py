@@ -87,13 +87,29 @@ def hidden_shared_expert(found: Mapping[str, Table], share: float) -> FloatArray
     return share * np.minimum(shared.key.gather(shared.seconds), routed.key.gather(routed.seconds))
 
 
+def shown_communication(out: FloatArray, overlap: float) -> FloatArray | float:
+    """Share of the communication that shows: 1 - min(overlap, rest/communication), ``(A, P * C)`` or 1.
+
+    What is hidden runs beside the pass's other work (two microbatches in turn), so there is never more of it than of
+    that work: with ``overlap`` 1 a pass takes max(communication, rest).
+
+    Args:
+        out: seconds of each category, ``(4, A, P * C)``, nothing hidden yet.
+        overlap: share of the communication that a stack hides where there is work enough, [0, 1].
+    """
+    if not overlap:
+        return 1.0
+    rest = out[0] + out[1] + out[3]
+    return np.asarray(1.0 - np.minimum(overlap, rest / np.maximum(out[2], 1e-30)))
+
+
 def fill_pass(
     b: ArchitectureBatch, plan: StepPlan, attention: AttentionKernel, options: StepOptions, out: FloatArray
-) -> dict[str, Table]:
+) -> tuple[dict[str, Table], FloatArray | float]:
     """Fill ``out`` of shape ``(4, A, P * C)`` with the seconds of each category; overlaps applied, no pipeline, no host.
 
     Returns:
-        the tables it was gathered from.
+        the tables it was gathered from, and the share of the communication that shows.
     """
     found = tables(b, plan, attention, options)
     for index, category in enumerate(CATEGORIES):
@@ -101,9 +117,9 @@ def fill_pass(
     hidden = hidden_shared_expert(found, options.step.shared_expert_overlap)
     if hidden is not None:
         out[0] -= hidden
-    if options.step.overlap:
-        out[2] *= 1.0 - options.step.overlap
-    return found
+    shown = shown_communication(out, options.step.overlap)
+    out[2] *= shown
+    return found, shown
 
 
 def price_pass(b: ArchitectureBatch, plan: StepPlan, attention: AttentionKernel, options: StepOptions) -> FloatArray:

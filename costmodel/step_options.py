@@ -119,7 +119,8 @@ class StepOptions:
         moe_kernel: expert kernel of the profile, where it has several; ``None`` takes the stack's own.
         wide_moe_kernel: the same for attention DP with expert parallelism; ``None`` takes the stack's own
             (:func:`.moe_parameters.default_kernel`).
-        all_to_all_kernel: expert all-to-all kernel of the profile.
+        all_to_all_kernel: expert all-to-all kernel of the profile; ``None`` takes the stack's own
+            (:func:`.expert_all_to_all.prompt_kernel` in prefill, else the plain entry).
         absorbed_format: number format of MLA's absorbed batched products; ``None`` = the attention math's.
     """
 

@@ -1,10 +1,15 @@
-"""MkDocs hook: ``<!-- errors: PROFILE -->`` in a page becomes the table of that profile's held-out errors."""
+"""MkDocs hook: comments in a page become tables of errors, computed when the page is built.
+
+``<!-- errors: PROFILE -->`` held-out errors of a profile; ``<!-- serving errors -->`` of whole steps on measured systems;
+``<!-- public figures -->`` against published figures.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+SERVING, FIGURES = "<!-- serving errors -->", "<!-- public figures -->"
 PLACE = re.compile(r"<!-- errors: ([\w-]+) -->")
 
 
@@ -27,6 +32,38 @@ def errors_table(name: str) -> str:
     return "\n".join(lines)
 
 
+def serving_table() -> str:
+    """Errors of the time per output token, held out by configuration."""
+    from shapefront.costmodel.calibration.serving import validate_serving
+
+    lines = [
+        "| mode | system | stack | model | format | rows | median | p90 | bias | roofline | AIConfigurator (rows) "
+        "| kernels alone |",
+        "|---" * 12 + "|",
+    ]
+    for row in validate_serving().table():
+        peer = f"{row['aiconfigurator_median']:.1%} ({row['aiconfigurator_n']})" if row["aiconfigurator_n"] else "–"
+        ours = (f"{row[name]:.1%}" for name in ("median", "p90", "bias", "roofline_median"))
+        cells = [row["mode"], row["system"], row["stack"], row["model"].split("/")[-1], row["format"], row["n"], *ours, peer]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{row['kernels_median']:.1%}"])) + " |")
+    return "\n".join(lines)
+
+
+def figures_table() -> str:
+    """Errors on public figures."""
+    from shapefront.costmodel.calibration.serving_figures import figure_table, validate_figures
+
+    lines = ["| quantity | system | stack | model | format | figures | median | bias |", "|---|---|---|---|---|---|---|---|"]
+    rows = figure_table(validate_figures()[0])
+    for row in sorted(rows, key=lambda row: (row["kind"], row["system"], row["stack"], row["model"])):
+        cells = [*(row[name] for name in ("kind", "system", "stack", "model", "format", "n"))]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{row['median']:.0%}", f"{row['bias']:+.0%}"])) + " |")
+    return "\n".join(lines)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in the tables."""
+    for mark, table in ((SERVING, serving_table), (FIGURES, figures_table)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, table())
     return PLACE.sub(lambda match: errors_table(match.group(1)), markdown)

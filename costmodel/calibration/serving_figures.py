@@ -1,9 +1,10 @@
 """Public serving figures (blogs, release notes, benchmark sites) against the model, each in the quantity it states.
 
 Kinds: ``tpot`` (layout and concurrency given), ``offline`` (layout and procedure known: a job of N requests,
-:mod:`..offline`), ``saturated`` (layout given, an endless queue: as many sequences as the KV cache holds), ``decode`` (a decode pool at a batch), ``prefill`` (prompt tokens/s/GPU), ``frontier`` (user rate given, layout not: our
-best disaggregated layout stands in, so the figure bounds ours from below). ``basis=`` in the notes says whether tokens
-count output, input, or both. Rows with speculative decoding, without a layout and rate, or without lengths are refused.
+:mod:`..offline`), ``saturated`` (layout given, an endless queue: as many sequences as the KV cache holds), ``decode`` (a
+decode pool at a batch), ``prefill`` (prompt tokens/s/GPU), ``frontier`` (user rate given, layout not: our best
+disaggregated layout stands in, so the figure bounds ours from below). ``basis=`` in the notes says whether tokens count
+output, input, or both. Rows with speculative decoding, without a layout and rate, or without lengths are refused.
 """
 
 from __future__ import annotations
