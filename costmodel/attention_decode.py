@@ -97,6 +97,14 @@ def _parameters(profile: KernelProfile, kv_format: str) -> DecodeParameters:
     return parameters_from(DecodeParameters, *fit_of(profile, "attention_decode", kv_format, math_of(kv_format)))
 
 
+@lru_cache(maxsize=256)
+def _one_head_parameters(profile: KernelProfile, kv_format: str) -> DecodeParameters | None:
+    """Numbers of the kernel for one query head a KV head, where the stack runs another one there; else None."""
+    listed = profile.families.get("attention_decode", {})
+    name = next((n for n in (f"{kv_format}:mha", f"{math_of(kv_format)}:mha") if n in listed), None)
+    return None if name is None else parameters_from(DecodeParameters, *fit_of(profile, "attention_decode", name))
+
+
 @dataclass(frozen=True)
 class DecodeShape:
     """What one decode call reads and computes; arrays that broadcast (shared with MLA).
@@ -190,6 +198,8 @@ class DecodeCall:
         hardware: datasheet.
         kv_format: storage format of the cache.
         head_dim: head size at which lists of the parameters are read.
+        one_head: numbers of the kernel for one query head a KV head (TensorRT-LLM on Hopper: MHA and GQA are two
+            kernels; the switch is the profile's, and time may fall across it); None = the same.
     """
 
     shape: DecodeShape
@@ -197,9 +207,19 @@ class DecodeCall:
     hardware: Hardware
     kv_format: str
     head_dim: Array
+    one_head: DecodeParameters | None = None
 
     def _price(self, warm_l2: bool) -> tuple[Array, Array, Array]:
-        return price_decode(self.shape, self.parameters, self.hardware, self.kv_format, self.head_dim, warm_l2=warm_l2)
+        def at(p: DecodeParameters) -> tuple[Array, Array, Array]:
+            return price_decode(self.shape, p, self.hardware, self.kv_format, self.head_dim, warm_l2=warm_l2)
+
+        single = self.shape.block_heads == 1
+        if self.one_head is None or not np.any(single):
+            return at(self.parameters)
+        if np.all(single):
+            return at(self.one_head)
+        seconds, memory, pairs = (np.where(single, *both) for both in zip(at(self.one_head), at(self.parameters), strict=True))
+        return seconds, memory, pairs
 
     def seconds(self, warm_l2: bool) -> Array:
         """Equation (2), s, in the shape of the call."""
@@ -236,13 +256,19 @@ def gqa_decode_shape(
 
 
 def _call(
-    batch: ArrayLike, context: ArrayLike, heads: ArrayLike, kv_heads: ArrayLike, head_dim: ArrayLike, window: ArrayLike,
-    kv_format: str, profile: str | KernelProfile,
+    batch: ArrayLike,
+    context: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    head_dim: ArrayLike,
+    window: ArrayLike,
+    kv_format: str,
+    profile: str | KernelProfile,
 ) -> DecodeCall:
     profile = load_profile(profile)
     p = _parameters(profile, kv_format)
     shape, d = gqa_decode_shape(batch, context, heads, kv_heads, head_dim, window, kv_format, p.wide_group)
-    return DecodeCall(shape, p, profile.hardware, kv_format, d)
+    return DecodeCall(shape, p, profile.hardware, kv_format, d, _one_head_parameters(profile, kv_format))
 
 
 def attention_decode_cost(

@@ -52,10 +52,19 @@ def fit(tables: MeasuredTables) -> list[FamilyResult]:
         base = {"overlap": 0.0, "tile_rows": QUERY_TILE, "wide_token_values": WIDE_TOKEN}
         choices = [base, base | {"fp8_math": 1.0}] if name == "bf16_kv_fp8" else [base]
         results.append(("attention_prefill", name, rows, *per_head_size(rows, prefill, *choices)))
-    for rows, name in by_format(read_rows(tables, "generation"), both=False):
-        results.append(("attention_decode", name, rows, *per_head_size(rows, decode, {"wide_group": WIDE_GROUP})))
+    for whole, kv_format in by_format(read_rows(tables, "generation"), both=False):
+        for rows, name in kernels_of(tables, whole, kv_format):
+            results.append(("attention_decode", name, rows, *per_head_size(rows, decode, {"wide_group": WIDE_GROUP})))
     found = [finish(tables, *entry) for entry in results]
     return found + twins(found)
+
+
+def kernels_of(tables: MeasuredTables, rows: AttentionRows, name: str) -> list[tuple[AttentionRows, str]]:
+    """Decode rows by kernel: TensorRT-LLM on Hopper runs one for grouped heads (XQA) and another for MHA."""
+    single = rows.columns["heads"] == rows.columns["kv_heads"]
+    if tables.stack != "trtllm" or tables.hardware.nvfp4_flop_per_second or not single.any() or single.all():
+        return [(rows, name)]
+    return [(rows.take(~single), name), (rows.take(single), f"{name}:mha")]
 
 
 def twins(found: list[FamilyResult]) -> list[FamilyResult]:
@@ -85,7 +94,7 @@ def finish(
     """Price all rows with the fitted numbers, as measured (warm L2), and report."""
     from ..profile import parse_profile
 
-    entry = {name: {"status": "fitted", "source": rows.source, "parameters": parameters}}
+    entry = {name.partition(":")[0]: {"status": "fitted", "source": rows.source, "parameters": parameters}}
     profile = parse_profile({"name": "calibration", "hardware": tables.hardware.name, family: entry}, "calibration")
     return result(family, name, rows, predict(rows, profile, prefill=family == "attention_prefill"), parameters, spread, "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,37 @@ def test_goals_on_all_held_out_rows(stack: str) -> None:
         median, p90 = goals[row["family"], row["format"].endswith("window")]
         assert row["median"] <= median and row["p90"] <= p90, row
         assert row["median"] < row["three_number_median"] or "modules" in row["note"]
+
+
+def test_hopper_runs_another_kernel_for_one_query_head(tmp_path: Path) -> None:
+    frame = table("generation")
+    many = read_rows(tables(tmp_path, generation=frame), "generation")
+    assert many is not None
+    single = many.columns["heads"] == many.columns["kv_heads"]
+    assert 0 < single.sum() < single.size
+    h200 = replace(tables(tmp_path, generation=frame), hardware=load_hardware("h200"))
+    parts = attention.kernels_of(h200, many, "fp8")
+    assert [(name, rows.seconds.size) for rows, name in parts] == [
+        ("fp8", int((~single).sum())),
+        ("fp8:mha", int(single.sum())),
+    ]
+    assert [name for _, name in attention.kernels_of(tables(tmp_path, generation=frame), many, "fp8")] == ["fp8"]
+
+
+def test_the_kernel_for_one_query_head_prices_those_shapes_alone() -> None:
+    entry = {"status": "inferred", "source": "a test"}
+    profile = parse_profile(
+        {
+            "name": "two", "hardware": "h200",
+            "attention_decode": {
+                "fp8": {**entry, "parameters": {"launch_seconds": 1e-5}},
+                "fp8:mha": {**entry, "parameters": {"launch_seconds": 3e-5}},
+            },
+        },
+        "test",
+    )  # fmt: skip
+    # One sequence, one key: launches alone show (the bytes take nanoseconds).
+    seconds = attention_decode_seconds(1, 1, heads=[8, 16, 8], kv_heads=[8, 8, 1], head_dim=128, profile=profile)
+    np.testing.assert_allclose(seconds, [3e-5, 1e-5, 1e-5], rtol=0.01)
+    alone = attention_decode_seconds(1, 1, heads=8, kv_heads=8, head_dim=128, profile=profile)
+    assert float(alone) == float(seconds[0])

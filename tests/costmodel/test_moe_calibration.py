@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -131,7 +132,7 @@ def test_kernels_name_the_activations_they_take() -> None:
     with pytest.raises(InvalidValueError, match="activation_bits must be 0, 8 or 16"):
         MoeParameters(activation_bits=4)
     # 5 PFLOP/s in FP8: 8192 rows x 2 x 3 x 4096 x 4096 in 165 us; at the NVFP4 rate (15) a third of it.
-    shape = {"hidden_size": 4096, "moe_intermediate_size": 4096, "num_experts": 1, "top_k": 1}
+    shape: dict[str, Any] = {"hidden_size": 4096, "moe_intermediate_size": 4096, "num_experts": 1, "top_k": 1}
     profile = parse_profile(
         {
             "name": "eight", "hardware": "gb300",
