@@ -149,7 +149,19 @@ def bmm_seconds(
     profile: str | KernelProfile,
     warm_l2: bool = False,
 ) -> FloatArray:
-    """Seconds of ``batch`` products of one shape in one kernel (MLA's absorbed projections: batch = heads)."""
+    """Seconds of ``batch`` products of one shape in one kernel (MLA's absorbed projections: batch = heads).
+
+    Args:
+        batch: products, any shape; all broadcast, further arguments and errors as :func:`gemm_seconds`.
+        m: rows of A.
+        n: columns of B.
+        k: reduction length.
+        format: number format of A and B; BF16 where the profile has no batched kernel of its rate
+            (:func:`batched_format`).
+        output_format: number format of C.
+        profile: profile or its name.
+        warm_l2: operands may lie in L2, as in repeated measurements; serving never sets it.
+    """
     model = _bind(profile, format, output_format, "bmm", None, warm_l2)
     return model_seconds(model, batch, m, n, k)
 
@@ -182,7 +194,10 @@ def gemm_cost(
     family: str = "gemm",
     warm_l2: bool = False,
 ) -> GemmCost:
-    """Time of GEMMs with its parts and ruling bound; arguments as in :func:`gemm_seconds`."""
+    """Time of GEMMs with its parts and ruling bound; arguments and errors as in :func:`gemm_seconds`.
+
+    ``batch`` products of each shape run in one kernel; ``family`` is ``gemm`` or ``bmm``.
+    """
     model = _bind(profile, format, output_format, family, tile, warm_l2)
     p = model.parameters
     shape, arrays = broadcast_sizes(batch, m, n, k, k_multiple=model.k_multiple)

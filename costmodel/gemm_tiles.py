@@ -210,6 +210,9 @@ def as_tile(tile: Tile | Sequence[float], parameters: GemmParameters) -> Tile:
         tile: a :class:`Tile`, or its first fields in order ``(tile_m, tile_n, cluster_m, cluster_n, fallback_n, split_k)``.
             A tuple without ``fallback_n`` gets half the cluster along N where that is a whole number of SMs.
         parameters: whose menu entry of nearest outputs per cluster lends utilisation and epilogue.
+
+    Raises:
+        InvalidValueError: not 2 to 6 whole numbers that make a tile.
     """
     if isinstance(tile, Tile):
         return tile

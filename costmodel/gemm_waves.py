@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import InvalidValueError
 from .gemm_tiles import GemmParameters, Tile
 
 FloatArray = NDArray[np.float64]
@@ -173,7 +174,7 @@ def fastest(
         else:
             np.minimum(best, time, out=best)
     if best is None:
-        raise ValueError("fastest() needs at least one tile")
+        raise InvalidValueError("a GEMM menu needs at least one tile, got none; give the profile one")
     return drooped(best, p)
 
 

@@ -1,4 +1,8 @@
-"""Hardware as data: one TOML file a GPU, every number with unit, source and status."""
+"""Hardware as data: one TOML file a GPU, every number with unit, source and status.
+
+A new GPU goes into ``data/hardware/`` (or a user's own ``.toml``), never into code; ``load_profile(name, hardware=...)`` carries
+a profile's kernel numbers to it until it has its own.
+"""
 
 from __future__ import annotations
 

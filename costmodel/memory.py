@@ -138,6 +138,9 @@ def weight_bytes_per_gpu(
         architectures: designs, ``(A,)``.
         layouts: layouts, ``(P,)``.
         formats: number formats of the tensor classes.
+
+    Raises:
+        InvalidValueError: something is no design or layout.
     """
     b, p, formats = as_batch(architectures), as_layouts(layouts), formats or TensorFormats()
     h, layers = b.hidden_size[:, None], b.num_hidden_layers[:, None]
@@ -193,6 +196,15 @@ def kv_bytes_per_sequence_per_gpu(
 
     Sharded over KV heads (TPA, replicated beyond their number), over the sequence (KVP) and over layers (PP, the
     fullest stage); windowed layers hold at most their window.
+
+    Args:
+        architectures: designs, ``(A,)``.
+        layouts: layouts, ``(P,)``.
+        context: tokens the sequence holds.
+        formats: number formats; the cache's counts.
+
+    Raises:
+        InvalidValueError: ``context`` is not positive and finite, or something is no design or layout.
     """
     b, p = as_batch(architectures), as_layouts(layouts)
     context = number("context", context, "a positive number of tokens", above=True)
@@ -223,6 +235,10 @@ def max_concurrency(
         formats: number formats.
         hardware: GPU or its name.
         usable_fraction: share of HBM for weights and KV cache.
+
+    Raises:
+        InvalidValueError: a number out of range, or something is no design or layout.
+        UnknownKeyError: no such hardware.
     """
     b, p = as_batch(architectures), as_layouts(layouts)
     usable_fraction = number("usable_fraction", usable_fraction, "above 0 and at most 1", above=True, high=1.0)
@@ -235,7 +251,20 @@ def gpus_needed(
     architecture: Architecture, *, context: float, concurrency: float = 1, formats: TensorFormats | None = None,
     hardware: str | Hardware, usable_fraction: float = USABLE_FRACTION,
 ) -> int:
-    """Smallest number of GPUs whose memory holds the weights once and ``concurrency`` sequences, however they are spread."""
+    """Smallest number of GPUs whose memory holds the weights once and ``concurrency`` sequences, however they are spread.
+
+    Args:
+        architecture: one design.
+        context: tokens a sequence holds when it ends.
+        concurrency: sequences.
+        formats: number formats.
+        hardware: GPU or its name.
+        usable_fraction: share of HBM for weights and KV cache.
+
+    Raises:
+        InvalidValueError: a number out of range.
+        UnknownKeyError: no such hardware.
+    """
     concurrency = number("concurrency", concurrency, "a positive number of sequences", above=True)
     usable_fraction = number("usable_fraction", usable_fraction, "above 0 and at most 1", above=True, high=1.0)
     b, one = as_batch(architecture), Layout()

@@ -110,6 +110,13 @@ def schedule(seconds: ArrayLike, hop_seconds: ArrayLike = 0.0) -> Schedule:
     """Equation (1) for ``seconds`` of shape ``(..., S, C)``; ``hop_seconds`` broadcasts to ``(...)``.
 
     The loops run over stages and chunks only, every other axis is an array.
+
+    Args:
+        seconds: time of each chunk on each stage, ``(..., S, C)``, s.
+        hop_seconds: time from stage to stage, s, broadcast to ``(...)``.
+
+    Raises:
+        InvalidValueError: a negative or endless time, or shapes that do not fit.
     """
     t = numbers("seconds", seconds, "finite and >= 0")
     if t.ndim < 2 or 0 in t.shape[-2:]:
@@ -128,5 +135,5 @@ def schedule(seconds: ArrayLike, hop_seconds: ArrayLike = 0.0) -> Schedule:
 
 
 def equal_chunk_seconds(chunks: int, stages: int, seconds: float) -> float:
-    """First-token latency of equal chunks on equal stages without hops: (C + P - 1)·t."""
+    """First-token latency of equal chunks on equal stages without hops: (C + P - 1)·t, s [1]."""
     return (chunks + stages - 1) * seconds

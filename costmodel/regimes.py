@@ -83,7 +83,20 @@ def resource_shares(
     profile: str | KernelProfile = DEFAULT_PROFILE,
     **options: Any,
 ) -> dict[str, float]:
-    """Shares of one decode step by resource, equation (1): ``math memory exponentials links fixed``."""
+    """Shares of one decode step by resource, equation (1): ``math memory exponentials links fixed``.
+
+    Args:
+        architecture: one design.
+        layout: one layout.
+        concurrency: sequences in flight on one replica.
+        context: KV tokens each sequence reads.
+        formats: number formats.
+        profile: kernel profile or its name.
+        **options: further choices of :class:`.step_options.StepOptions`.
+
+    Raises:
+        InvalidValueError, UnknownKeyError: as :func:`.decode.decode`.
+    """
     loaded = load_profile(profile)
 
     def seconds(p: KernelProfile) -> float:
@@ -145,7 +158,20 @@ def regime_setup(setup: ServingSetup, context: int) -> ServingSetup:
 def four_regimes(
     architecture: Architecture, setup: ServingSetup, *, contexts: tuple[int, int] = (2048, 131072), allowed: Any = None
 ) -> list[Regime]:
-    """Short and long context x throughput and latency, each at its point of the frontier."""
+    """Short and long context x throughput and latency, each at its point of the frontier (Fig. 2 of [1]).
+
+    Args:
+        architecture: one design.
+        setup: its deployment; workload lengths and mode are replaced.
+        contexts: decode contexts, tokens, at least 4.
+        allowed: layouts it may use, ``(P,)`` or ``(1, P)``; ``None`` = all.
+
+    Returns:
+        four regimes: by context, throughput before latency.
+
+    Raises:
+        InvalidValueError: a context below 4 tokens, or no layout fits (:func:`.serving_frontier.frontier`).
+    """
     found = []
     for context in contexts:
         curve = frontier(architecture, regime_setup(setup, context), allowed=allowed)

@@ -62,7 +62,20 @@ def expert_parallel_table(
     profile: str | KernelProfile = DEFAULT_PROFILE,
     **options: Any,
 ) -> list[ExpertScaling]:
-    """Decode throughput of attention DP with expert parallelism, over widths, tokens per GPU and routing.
+    """Decode throughput of attention DP with expert parallelism, over widths, tokens per GPU and routing [1].
+
+    Args:
+        architecture: a MoE design.
+        ep: widths, each also the GPUs and the attention DP ranks.
+        tokens_per_gpu: sequences in flight on each GPU.
+        loads: routings (:mod:`.moe_load`).
+        context: KV tokens each sequence reads.
+        formats: number formats.
+        profile: kernel profile or its name.
+        **options: further choices of :class:`.step_options.StepOptions`.
+
+    Returns:
+        one row for each load, width and token count, in that order.
 
     Raises:
         InvalidValueError: a dense model, a width that does not divide the experts, or a number that is no size.
@@ -112,7 +125,12 @@ class HelixGain:
 
 
 def helix_gain(architecture: Architecture, setup: ServingSetup, *, allowed: NDArray[np.bool_] | None = None) -> HelixGain:
-    """Frontiers with and without KVP layouts; concurrency is per GPU at 90 % of the best interactivity without KVP.
+    """Frontiers with and without KVP layouts [2]; concurrency is per GPU at 90 % of the best interactivity without KVP.
+
+    Args:
+        architecture: one design.
+        setup: its deployment, with layouts of KVP 1 and above.
+        allowed: layouts it may use, ``(P,)`` or ``(1, P)``; ``None`` = all.
 
     Raises:
         InvalidValueError: the setup holds no layout with KVP > 1.

@@ -176,7 +176,15 @@ def throughput_at_rates(
         setup: deployment.
         rates: tokens/s/user, ``(R,)``.
         allowed: layouts each design may use, ``(A, P)``; ``None`` = all.
+
+    Returns:
+        arrays of shape ``(A, R)``; 0 where no layout reaches the rate. Equation: :func:`.operating.best_at_rates`.
+
+    Raises:
+        InvalidValueError: a rate that is not positive, something that is no design or setup, or ``allowed`` of another shape.
     """
+    if not isinstance(setup, ServingSetup):
+        raise InvalidValueError(f"setup must be a ServingSetup, got {shown(setup)}")
     b, wanted = as_batch(architectures), check_rates(rates)
     limits = setup.limits(b, allowed)
     grid, gpus = np.asarray(setup.concurrency), setup.layouts.gpus.astype(np.float64)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .architecture import Architecture
 from .batch import ArchitectureBatch
 from .decode import price_decode
-from .errors import InvalidValueError
+from .errors import InvalidValueError, shown
 from .layout import Layout
 from .memory import as_batch, gpus_needed
 from .operating import check_rates, frontier_area, log_rates, upper_envelope
@@ -140,11 +140,21 @@ def frontier(architecture: Architecture, setup: ServingSetup, *, allowed: BoolAr
     Each layout is also priced at exactly the concurrency its memory allows. TTFT and ITL goals of the workload are
     held.
 
+    Args:
+        architecture: one design.
+        setup: its deployment: workload, layouts ``(P,)``, concurrencies ``(C,)``, formats, profile, mode.
+        allowed: layouts it may use, ``(P,)`` or ``(1, P)``; ``None`` = all.
+
+    Returns:
+        the points by rising tokens/s/user; ``evaluated`` counts the P·(C + 1) that were priced.
+
     Raises:
-        InvalidValueError: no layout holds the model and one sequence (says how many GPUs it takes), or none meets
-            the goals (says the best reachable).
+        InvalidValueError: ``architecture`` or ``setup`` is something else, ``allowed`` has another shape, no layout holds
+            the model and one sequence (says how many GPUs it takes), or none meets the goals (says the best reachable).
     """
     b = as_batch(architecture)
+    if len(b) != 1 or not isinstance(setup, ServingSetup):
+        raise InvalidValueError(f"frontier needs one design and a ServingSetup, got {len(b)} design(s) and {shown(setup)}")
     if allowed is not None:
         allowed = np.atleast_2d(np.asarray(allowed, dtype=bool))
     limits = setup.limits(b, allowed)
