@@ -155,10 +155,10 @@ def write_profile(result: CalibrationResult, path: str | Path, *, keep: bool = F
     table = result.as_table()
     if keep and target.is_file():
         old = read_toml(target)
-        for family in FAMILIES:
-            merged = {**old.get(family, {}), **table.get(family, {})}
+        for family in FAMILIES:  # families and formats in one order, whatever is fitted again
+            merged = {**old.get(family, {}), **table.pop(family, {})}
             if merged:
-                table[family] = merged
+                table[family] = {name: merged[name] for name in sorted(merged)}
     parse_profile(table, str(target))
     text = profile_toml(table)
     aside: Path | None = None

@@ -138,6 +138,10 @@ def test_write_profile_keeps_other_families(tmp_path: Path) -> None:
     write_profile(result, path, keep=True)
     kept = tomllib.loads(path.read_text())
     assert kept["moe"]["fp8"]["parameters"] == {"a": 1.0} and "nvfp4" in kept["gemm"]
+    assert list(kept).index("gemm") < list(kept).index("moe")  # one order of families, whatever was fitted last
+    once = path.read_text()
+    write_profile(result, path, keep=True)
+    assert path.read_text() == once
     with pytest.raises(InvalidValueError, match="cannot be written"):
         write_profile(result, tmp_path / "no" / "p.toml")
 
