@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..costmodel import ArchitectureBatch, InvalidValueError, LayoutBatch
+from ..costmodel.architecture import MAX_DIMENSION
+from ..costmodel.checks import whole, whole_numbers
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -56,7 +58,8 @@ def soft_dimensions(batch: ArchitectureBatch, layouts: LayoutBatch) -> dict[str,
 
 def misalignment(value: Any, multiple: int) -> FloatArray:
     """Padding needed to reach ``multiple``, as a share of ``multiple``: 0 aligned, < 1 otherwise."""
-    return np.asarray(-np.asarray(value) % multiple / multiple, dtype=np.float64)
+    size = whole_numbers("a dimension", value)
+    return np.asarray(-size % whole("multiple", multiple, 1, MAX_DIMENSION) / multiple, dtype=np.float64)
 
 
 def alignment_violations(batch: ArchitectureBatch, floors: Mapping[str, int] | int = FLOOR) -> dict[str, FloatArray]:
@@ -87,6 +90,7 @@ def shard_allowed(batch: ArchitectureBatch, layouts: LayoutBatch, floor: int = F
     :func:`alignment_violations` judges, so that a misaligned real model can still be priced. A leading dense layer
     of a MoE is replicated or split over the attention group, and is judged by :func:`alignment_violations` alone.
     """
+    whole("floor", floor, 1, MAX_DIMENSION)
     width = batch.moe_intermediate_size if batch.kind.moe else batch.intermediate_size
     return np.asarray((width[:, None] % (floor * layouts.tpf[None, :]) == 0) | (layouts.tpf[None, :] == 1))
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..costmodel.architecture import Architecture
 from ..costmodel.batch import ArchitectureBatch
+from ..costmodel.checks import LARGEST, numbers
 from ..costmodel.errors import InvalidValueError, check_keys
 from ..costmodel.models import ModelRow, model_rows
 
@@ -81,6 +82,8 @@ def band_violations(batch: ArchitectureBatch, limits: Mapping[str, tuple[float, 
         batch: the designs.
         limits: ratio → (low, high); ratios that the class does not define are skipped.
     """
+    for name, pair in limits.items():
+        numbers(f"band {name}", pair, "above 0", above=True, high=float("inf"))
     return {
         name: np.maximum(limits[name][0] / value, value / limits[name][1]) - 1.0 - 1e-9
         for name, value in ratios(batch).items()
@@ -166,7 +169,7 @@ class Bands:
         own = dict(self.limits)
         for name, pair in limits.items():
             numeric = isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(v, int | float) for v in pair)
-            if not numeric or not 0 < pair[0] <= pair[1] < float("inf"):
+            if not numeric or not 0 < pair[0] <= pair[1] <= LARGEST:
                 raise InvalidValueError(f"{where}: {name} must be [low, high] with 0 < low <= high, got {pair!r:.60}")
             own[name] = (float(pair[0]), float(pair[1]))
         return replace(self, limits=MappingProxyType(own), mode="own")
@@ -184,7 +187,7 @@ def load_bands(moe: bool, *, mode: str = "p10-p90", include: Architecture | None
     Raises:
         InvalidValueError: unknown mode.
     """
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise InvalidValueError(f"bands must be one of {', '.join(MODES)}, got {mode!r:.40}")
     limits = {
         b.name: (b.p10, b.p90) if mode == "p10-p90" else (b.minimum, b.maximum)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..costmodel import ArchitectureBatch, InvalidValueError
 from ..costmodel.batch import IntArray
+from ..costmodel.checks import number, whole
 from . import join
 from .rules import Rules
 from .space import DesignSpace, sound
@@ -64,15 +65,14 @@ class Budget:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        parse_count(self.total_params)
+        object.__setattr__(self, "total_params", parse_count(self.total_params))
         if self.active_params is not None:
-            parse_count(self.active_params)
+            object.__setattr__(self, "active_params", parse_count(self.active_params))
             if self.active_params > self.total_params:
                 raise InvalidValueError(
                     f"active parameters must be at most the total, got active {self.active_params:.4g} of {self.total_params:.4g}"
                 )
-        if not 0 < self.tolerance <= 0.5:
-            raise InvalidValueError(f"tolerance must be above 0 and at most 0.5, got {self.tolerance}")
+        number("tolerance", self.tolerance, "above 0 and at most 0.5", above=True, high=0.5)
 
     def violations(self, batch: ArchitectureBatch) -> dict[str, NDArray[np.float64]]:
         """|N/N_budget − 1|/tolerance − 1 for the total and the active count, ``(A,)`` each; <= 0 is feasible."""
@@ -104,6 +104,8 @@ def iter_legal(
     Raises:
         SpaceTooLargeError: the rules leave more rows than that.
     """
+    whole("chunk", chunk, 1, 10**9)
+    whole("max_rows", max_rows, 1, 10**12)
     build = space.unchecked if sound(space) else space.batch
     first, late = join.order(space)
     meter = join.Meter(space, max_rows)
@@ -183,6 +185,7 @@ def legal_designs(spaces: Sequence[DesignSpace], budget: Budget, rules: Rules, *
     Raises:
         InvalidValueError: more than ``limit`` legal designs (memory bound); stream them with :func:`iter_legal`.
     """
+    whole("limit", limit, 1, 10**12)
     batches: list[ArchitectureBatch | None] = []
     per_space: dict[str, int] = {}
     total = 0

@@ -21,6 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..costmodel.architecture import Architecture
 from ..costmodel.batch import ArchitectureBatch
+from ..costmodel.checks import LARGEST, number, numbers
+from ..costmodel.errors import InvalidValueError, shown
 from .laws import DENSE, FIT_RANGES, JOINT, SHAPE, ZHAO, DenseLaw, JointLaw, ShapeLaw, ZhaoLaw, named_law
 
 FloatArray = NDArray[np.float64]
@@ -32,6 +34,15 @@ SOFT_SHAPE_LIMIT = 0.010  # ΔL_shape, nats/token: p95 of the real models
 HARD_SHAPE_LIMIT = 0.016  # ΔL_shape, nats/token: the largest among the real models
 
 
+def _sizes(**values: ArrayLike) -> list[FloatArray]:
+    """Named arguments as float arrays of positive numbers.
+
+    Raises:
+        InvalidValueError: one is not.
+    """
+    return [numbers(name, value, "above 0", above=True, high=1e300) for name, value in values.items()]
+
+
 def shape_loss(hidden_size: ArrayLike, num_hidden_layers: ArrayLike, law: ShapeLaw = SHAPE) -> FloatArray:
     """Shape part of the Gemstones law, g(w, l) = a/w^α + b/l^β, nats/token.
 
@@ -40,7 +51,7 @@ def shape_loss(hidden_size: ArrayLike, num_hidden_layers: ArrayLike, law: ShapeL
         num_hidden_layers: l, broadcastable.
         law: coefficients.
     """
-    w, depth = np.asarray(hidden_size, dtype=np.float64), np.asarray(num_hidden_layers, dtype=np.float64)
+    w, depth = _sizes(hidden_size=hidden_size, num_hidden_layers=num_hidden_layers)
     return np.asarray(law.a / w**law.alpha + law.b / depth**law.beta, dtype=np.float64)
 
 
@@ -55,7 +66,7 @@ def optimal_depth(hidden_size: ArrayLike, num_hidden_layers: ArrayLike, law: Sha
         num_hidden_layers: l, broadcastable.
         law: coefficients.
     """
-    w, depth = np.asarray(hidden_size, dtype=np.float64), np.asarray(num_hidden_layers, dtype=np.float64)
+    w, depth = _sizes(hidden_size=hidden_size, num_hidden_layers=num_hidden_layers)
     n = depth * w**2
     ratio = 2 * law.b * law.beta / (law.a * law.alpha)
     best = (ratio * n ** (law.alpha / 2)) ** (1 / (law.beta + law.alpha / 2))
@@ -73,7 +84,7 @@ def delta_loss_shape(hidden_size: ArrayLike, num_hidden_layers: ArrayLike, law: 
     Returns:
         At least 0; 0 at :func:`optimal_depth`.
     """
-    w, depth = np.asarray(hidden_size, dtype=np.float64), np.asarray(num_hidden_layers, dtype=np.float64)
+    w, depth = _sizes(hidden_size=hidden_size, num_hidden_layers=num_hidden_layers)
     best = optimal_depth(w, depth, law)
     width = np.sqrt(depth * w**2 / best)
     # a model shallower than the least depth of the law is compared with that depth and may fall below it: clip at 0
@@ -88,7 +99,7 @@ def size_loss_dense(params: ArrayLike, train_tokens: ArrayLike, law: DenseLaw = 
         train_tokens: D.
         law: coefficients.
     """
-    n, d = np.asarray(params, dtype=np.float64), np.asarray(train_tokens, dtype=np.float64)
+    n, d = _sizes(params=params, train_tokens=train_tokens)
     return np.asarray(law.irreducible + law.a / n**law.alpha + law.b / d**law.beta, dtype=np.float64)
 
 
@@ -112,8 +123,8 @@ def size_loss_zhao(
         shared_share: S = shared/G.
         law: coefficients.
     """
-    n, na, d = (np.asarray(x, dtype=np.float64) for x in (params, active_params, train_tokens))
-    g, s = np.asarray(granularity, dtype=np.float64), np.asarray(shared_share, dtype=np.float64)
+    n, na, d, g = _sizes(params=params, active_params=active_params, train_tokens=train_tokens, granularity=granularity)
+    s = numbers("shared_share", shared_share, "from 0 to 1", high=1.0)
     structure = law.g_linear * g + law.g_inverse / g + law.s_square * s**2 + law.s_linear * s
     scale = n**-law.alpha + law.active_weight * na**-law.alpha + law.share_weight * na / n
     return np.asarray(
@@ -135,7 +146,8 @@ def size_loss_joint(
         experts: E; 1 is dense; fine-grained experts: (N − A)/(Na − A), A = parameters every token uses.
         law: coefficients.
     """
-    na, d, e = (np.asarray(x, dtype=np.float64) for x in (active_params, train_tokens, experts))
+    na, d = _sizes(active_params=active_params, train_tokens=train_tokens)
+    e = numbers("experts", experts, "at least 1", low=1.0)
     effective = 1 / (1 / (e - 1 + 1 / (1 / law.e_start - 1 / law.e_max)) + 1 / law.e_max)
     log_e = np.log(effective)
     return np.asarray(
@@ -146,8 +158,25 @@ def size_loss_joint(
     )
 
 
+def check_law(law: Law) -> None:
+    """Refuse what is no size law.
+
+    Raises:
+        InvalidValueError: neither a known name, nor a law's coefficients, nor a function.
+    """
+    if isinstance(law, str):
+        if law != "default":
+            named_law(law)
+    elif not isinstance(law, DenseLaw | ZhaoLaw | JointLaw) and not callable(law):
+        raise InvalidValueError(f"law must be a name, a law's coefficients or a function, got {shown(law)}")
+
+
 def _as_batch(designs: ArchitectureBatch | Architecture) -> ArchitectureBatch:
-    return ArchitectureBatch.from_architectures([designs]) if isinstance(designs, Architecture) else designs
+    if isinstance(designs, Architecture):
+        return ArchitectureBatch.from_architectures([designs])
+    if not isinstance(designs, ArchitectureBatch):
+        raise InvalidValueError(f"designs must be an Architecture or an ArchitectureBatch, got {shown(designs)}")
+    return designs
 
 
 def granularity(designs: ArchitectureBatch | Architecture) -> tuple[FloatArray, FloatArray]:
@@ -184,7 +213,8 @@ def size_loss(
 
     N counts every stored weight; Na the matrices that multiply a token (LM head in, input look-up out).
     """
-    batch = _as_batch(designs)
+    batch, train_tokens = _as_batch(designs), number("train_tokens", train_tokens, "above 0", above=True)
+    check_law(law)
     if isinstance(law, str):
         law = (ZHAO if batch.kind.moe else DENSE) if law == "default" else named_law(law)
     if isinstance(law, DenseLaw):
@@ -292,6 +322,9 @@ def quality_violations(
         train_tokens: D.
         law: size law; a reference of another class than the batch is compared under the joint law.
     """
+    number("max_delta_loss_shape", max_delta_loss_shape, "above 0", above=True)
+    if max_loss_above_reference is not None:
+        number("max_loss_above_reference", max_loss_above_reference, "finite", low=-LARGEST)
     found: dict[str, FloatArray] = {
         "delta_loss_shape": delta_loss_shape(batch.hidden_size, batch.num_hidden_layers) / max_delta_loss_shape - 1.0
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..costmodel import Architecture, ArchitectureBatch, InvalidValueError, LayoutBatch
+from ..costmodel.architecture import MAX_DIMENSION
+from ..costmodel.checks import LARGEST, number, numbers, whole
+from ..costmodel.errors import shown
 from . import divisibility
 from .alignment import FLOOR, alignment_violations, shard_allowed
 from .bands import band_violations
@@ -32,6 +36,10 @@ class LossGuard:
     max_above_reference: float
     train_tokens: float = DEFAULT_TRAIN_TOKENS
     law: Law = "default"
+
+    def __post_init__(self) -> None:
+        number("max_above_reference", self.max_above_reference, "finite", low=-LARGEST)
+        number("train_tokens", self.train_tokens, "above 0", above=True)
 
     def violation(self, batch: ArchitectureBatch) -> FloatArray:
         """(Q − Q_reference − τ) / max(0.010, |τ|), ``(A,)``; <= 0 is feasible."""
@@ -60,13 +68,19 @@ class Rules:
     loss: LossGuard | None = None
 
     def __post_init__(self) -> None:
-        if not self.max_delta_loss_shape > 0:
-            raise InvalidValueError(f"max_delta_loss_shape must be positive, got {self.max_delta_loss_shape}")
-        if self.min_shard < 1:
-            raise InvalidValueError(f"min_shard must be at least 1, got {self.min_shard}")
-        for name, (low, high) in self.bands.items():
-            if not low <= high:
-                raise InvalidValueError(f"band {name} must have low <= high, got {low} and {high}")
+        number(
+            "max_delta_loss_shape", self.max_delta_loss_shape, "above 0", above=True, high=math.inf, way_out="inf turns it off"
+        )
+        whole("min_shard", self.min_shard, 1, MAX_DIMENSION)
+        floors = self.alignment.items() if isinstance(self.alignment, Mapping) else (("", self.alignment),)
+        for name, floor in floors:
+            whole(f"alignment of {name}" if name else "alignment", floor, 1, MAX_DIMENSION)
+        if not isinstance(self.bands, Mapping):
+            raise InvalidValueError(f"bands must map ratio names to (low, high), got {shown(self.bands)}")
+        for name, pair in self.bands.items():
+            limits = numbers(f"band {name}", pair, "at least 0", high=math.inf)
+            if limits.shape != (2,) or not limits[0] <= limits[1]:
+                raise InvalidValueError(f"band {name} must be a pair low <= high, got {shown(pair)}")
 
     def violations(self, batch: ArchitectureBatch) -> dict[str, FloatArray]:
         """Every rule as a dimensionless number, ``(A,)`` each; <= 0 is feasible.

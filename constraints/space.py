@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..costmodel import ArchitectureBatch, ArchitectureKind, InvalidValueError, TensorFormats, parameters
 from ..costmodel.architecture import INTEGER_FIELDS, MAX_DIMENSION
+from ..costmodel.checks import whole, whole_list
 from ..costmodel.errors import check_keys
 
 IntArray = NDArray[np.int64]
@@ -45,6 +46,10 @@ class DesignSpace:
 
     def __post_init__(self) -> None:
         check_keys([*self.dimensions, *self.fixed], DIMENSIONS, f"space '{self.name}'")
+        for name, value in self.fixed.items():
+            whole(f"space '{self.name}': {name}", value, 0, 64 * MAX_DIMENSION)
+        for name, values in self.dimensions.items():
+            whole_list(f"space '{self.name}': {name}", values, 0, 64 * MAX_DIMENSION)
         for name, values in self.dimensions.items():
             if name in self.fixed:
                 raise InvalidValueError(f"space '{self.name}': {name} is both searched and fixed; keep one")
@@ -196,6 +201,8 @@ def lattice(low: int, high: int, step: int) -> tuple[int, ...]:
     Raises:
         InvalidValueError: a bound or the step is not positive, or the range holds no multiple.
     """
+    for name, value in (("low", low), ("high", high), ("step", step)):
+        whole(name, value, -(2**62), 2**62)
     if step < 1 or low < 0 or high < low:
         raise InvalidValueError(f"a range needs step >= 1 and 0 <= low <= high, got low={low}, high={high}, step={step}")
     first = -(-low // step) * step

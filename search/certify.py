@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..costmodel import InvalidValueError
+from ..costmodel.checks import number
 from .evaluate import BLOCK, Evaluator, Priced, evaluate
 from .exhaustive import merge
 from .outcome import Callback, Progress, Recorder, SearchOutcome, front_volume
@@ -83,6 +84,7 @@ def certify(
         InvalidValueError: suggested layouts, a user objective, or more than three objectives.
     """
     _check(problem)
+    number("max_seconds", max_seconds, "at least 0", high=float("inf"))
     proof = _Proof(problem, evaluator or evaluate, callback, time.monotonic() + max_seconds)
     if outcome is not None:
         proof.start(outcome.evaluated, outcome.priced)
@@ -129,10 +131,10 @@ class _Proof:
     def prune(self) -> None:
         """Bound, split and price until nothing is left or time is up."""
         work: list[tuple[float, int, Unit, Any]] = []
-        for number, unit in enumerate(units(self.problem)):
+        for place, unit in enumerate(units(self.problem)):
             groups = unit.groups()
             best = front_volume(self.problem, groups.bounds)
-            work.append((-best, number, unit, groups))
+            work.append((-best, place, unit, groups))
             self._report(len(work))
         for _, _, unit, groups in sorted(work, key=lambda item: item[:2]):
             alive = ~self.dominated(groups.bounds, groups.equal)

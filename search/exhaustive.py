@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
+from ..costmodel.checks import whole
 from .evaluate import BLOCK, Evaluator, Priced, evaluate
 from .outcome import Callback, Progress, Recorder, Run, SearchOutcome, front_volume
 from .parallel import PIECE, PoolEvaluator
@@ -58,6 +59,7 @@ def exhaust(
     Raises:
         NothingLegalError: the constraints leave no design.
     """
+    whole("workers", workers, 1, 4096)
     table = problem.table
     everything = record and len(table) <= RECORD_LIMIT
     with ExitStack() as stack:

@@ -11,13 +11,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..constraints.quality import Law, loss_above_reference
+from ..constraints.quality import Law, check_law, loss_above_reference
 from ..costmodel import Architecture, ArchitectureBatch, InvalidValueError
+from ..costmodel.checks import number, numbers
+from ..costmodel.errors import shown
 from ..costmodel.operating import log_rates
 from ..costmodel.serving_frontier import AREA
 
 FloatArray = NDArray[np.float64]
 THROUGHPUT_RATE, LATENCY_RATE = 20.0, 100.0  # tokens/s/user: the project's default objectives (design choice)
+AXES = ("log", "linear")
 AREA_RATES = tuple(log_rates(*AREA).tolist())  # tokens/s/user of the frontier area
 
 
@@ -84,8 +87,7 @@ class ThroughputAt(Objective):
     bounded: ClassVar[str] = "throughput"
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1e6:
-            raise InvalidValueError(f"a user rate must be above 0 and below 1e6 tokens/s, got {self.rate}")
+        number("a user rate", self.rate, "above 0 and below 1e6 tokens/s", above=True, high=999_999.0)
         if not self.name:
             object.__setattr__(self, "name", f"tokens_per_second_per_gpu_at_{self.rate:g}")
 
@@ -107,6 +109,14 @@ class FrontierArea(Objective):
     area_rates: tuple[float, ...] = AREA_RATES
     axis: str = "log"
     bounded: ClassVar[str] = "throughput"
+
+    def __post_init__(self) -> None:
+        rates = numbers("area_rates", self.area_rates, "above 0 and below 1e6 tokens/s", above=True, high=999_999.0)
+        if rates.ndim != 1 or len(rates) < 2 or not (np.diff(rates) > 0).all():
+            raise InvalidValueError(f"area_rates must be two or more rising user rates, got {shown(self.area_rates)}")
+        if self.axis not in AXES if isinstance(self.axis, str) else True:
+            raise InvalidValueError(f"axis must be one of {', '.join(AXES)}, got {shown(self.axis)}")
+        object.__setattr__(self, "area_rates", tuple(rates.tolist()))
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -134,6 +144,9 @@ class QualityGain(Objective):
     name: str = "quality"
     law: Law = "default"
     bounded: ClassVar[str] = "design"
+
+    def __post_init__(self) -> None:
+        check_law(self.law)
 
     @property
     def reference_point(self) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..costmodel import InvalidValueError
+from ..costmodel.checks import number, whole
 from .evaluate import Evaluator, evaluate
 from .model import Model
 from .modes import Mode, Sweep, make_mode
@@ -50,12 +51,11 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         check_sampler(self.sampler)
-        if not 2 <= self.population <= 10_000:
-            raise InvalidValueError(f"population must be between 2 and 10000, got {self.population}")
-        if not 0 <= self.neighbour_share < 1:
-            raise InvalidValueError(f"neighbour_share must be at least 0 and below 1, got {self.neighbour_share}")
-        if self.max_polish < 0:
-            raise InvalidValueError(f"max_polish must be at least 0, got {self.max_polish}")
+        whole("population", self.population, 2, 10_000)
+        share = number("neighbour_share", self.neighbour_share, "at least 0 and below 1", high=1.0)
+        if share == 1:
+            raise InvalidValueError(f"neighbour_share must be at least 0 and below 1, got {share:g}; the sampler needs a part")
+        whole("max_polish", self.max_polish, 0, MAX_TRIALS)
 
 
 def optimize(
@@ -88,10 +88,8 @@ def optimize(
         NothingLegalError: the constraints leave no design.
         InvalidValueError: trials below 1, a negative seed.
     """
-    if isinstance(trials, bool) or not 1 <= trials <= MAX_TRIALS:
-        raise InvalidValueError(f"trials must be between 1 and {MAX_TRIALS}, got {trials}")
-    if seed < 0:
-        raise InvalidValueError(f"seed must be at least 0, got {seed}")
+    whole("trials", trials, 1, MAX_TRIALS)
+    whole("seed", seed, 0, 2**63 - 1)
     chosen = options or SearchOptions()
     mode = make_mode(problem)
     run = Run(problem, mode.distributions(), evaluator or evaluate, recorder, callback, name=study_name)

@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..costmodel import InvalidValueError
+from ..costmodel.checks import LARGEST, as_floats, numbers, whole
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
 def _as_points(values: ArrayLike) -> FloatArray:
-    points = np.asarray(values, dtype=np.float64)
+    points = as_floats("objective values", values)
     if points.ndim != 2:
         raise InvalidValueError(f"objective values must have shape (designs, objectives), got {points.shape}")
     if np.isnan(points).any():
@@ -87,6 +88,7 @@ def best_layers(values: ArrayLike, at_least: int) -> IntArray:
         int64 positions, ascending.
     """
     points = _as_points(values)
+    whole("at_least", at_least, 0, 10**12)
     left = np.arange(len(points))
     taken: list[IntArray] = []
     while len(left) and sum(map(len, taken)) < at_least:
@@ -154,7 +156,7 @@ def hypervolume(values: ArrayLike, reference_point: ArrayLike) -> float:
         InvalidValueError: shapes do not match, K > 3, or a NaN.
     """
     points = _as_points(values)
-    reference = np.asarray(reference_point, dtype=np.float64)
+    reference = numbers("the reference point", reference_point, "finite", low=-LARGEST)
     if reference.shape != (points.shape[1],):
         raise InvalidValueError(f"the reference point needs one value per objective: {points.shape[1]}, got {reference.shape}")
     if points.shape[1] > 3:

@@ -16,6 +16,8 @@ from ..constraints.equal_quality import equal_quality
 from ..constraints.rules import Rules
 from ..constraints.space import DesignSpace
 from ..costmodel import Architecture, InvalidValueError
+from ..costmodel.checks import number
+from ..costmodel.errors import shown
 from .objectives import Objective, default_objectives
 from .project import Projector
 from .space import DesignTable, build_table
@@ -67,8 +69,12 @@ class SearchProblem:
     train_tokens: float = TRAIN_TOKENS
 
     def __post_init__(self) -> None:
-        if self.layout_mode not in LAYOUT_MODES:
+        if not isinstance(self.layout_mode, str) or self.layout_mode not in LAYOUT_MODES:
             raise InvalidValueError(f"layout_mode must be one of {', '.join(LAYOUT_MODES)}, got {self.layout_mode!r:.40}")
+        number("train_tokens", self.train_tokens, "above 0", above=True)
+        for what, values, kind in (("spaces", self.spaces, DesignSpace), ("objectives", self.objectives, Objective)):
+            if not isinstance(values, tuple | list) or not all(isinstance(v, kind) for v in values):
+                raise InvalidValueError(f"{what} must be a tuple of {kind.__name__}, got {shown(values)}")
         names = [o.name for o in self.objectives]
         if not names or len(set(names)) != len(names):
             raise InvalidValueError(f"a search needs one or more objectives of different names, got {names}")

@@ -40,8 +40,8 @@ def check_sampler(name: str) -> str:
     Raises:
         InvalidValueError: it is not.
     """
-    if name not in SAMPLERS:
-        raise InvalidValueError(f"unknown sampler '{name[:60]}'{did_you_mean(name, SAMPLERS)}")
+    if name not in SAMPLERS if isinstance(name, str) else True:
+        raise InvalidValueError(f"unknown sampler '{str(name)[:60]}'{did_you_mean(str(name)[:60], SAMPLERS)}")
     return name
 
 

@@ -14,6 +14,8 @@ from ..constraints.budget import Budget, iter_legal
 from ..constraints.rules import Rules
 from ..constraints.space import DesignSpace
 from ..costmodel import ArchitectureBatch, InvalidValueError
+from ..costmodel.checks import whole_numbers
+from ..costmodel.errors import shown
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -130,7 +132,10 @@ class DesignTable:
 
     def candidates(self, ids: Any) -> Candidates:
         """The designs at ``ids``."""
-        rows = np.asarray(ids, dtype=np.int64)
+        nothing = isinstance(ids, list | tuple | np.ndarray) and not len(ids)
+        rows = np.zeros(0, dtype=np.int64) if nothing else whole_numbers("design ids", ids)
+        if rows.ndim != 1 or (rows.size and not -1 < rows.min() <= rows.max() < len(self)):
+            raise InvalidValueError(f"design ids must be a list of rows 0 to {len(self) - 1} of the table, got {shown(ids)}")
         return Candidates(rows, self.space_of(rows), self.columns[rows].astype(np.int64), self.names)
 
     def bounds(self, name: str) -> tuple[int, int]:

@@ -168,7 +168,7 @@ def test_suggested_layouts_are_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [({"trials": 0}, "trials must be between 1"), ({"trials": -5}, "got -5"), ({"seed": -1}, "seed must be at least 0")],
+    [({"trials": 0}, "trials must be a whole number from 1"), ({"trials": -5}, "got -5"), ({"seed": -1}, "seed must be a whole number from 0")],
 )
 def test_bad_arguments(dense: SearchProblem, arguments: dict[str, int], words: str) -> None:
     with pytest.raises(InvalidValueError, match=words):
@@ -179,7 +179,7 @@ def test_bad_arguments(dense: SearchProblem, arguments: dict[str, int], words: s
     ("options", "words"),
     [
         ({"sampler": "nsga2"}, "did you mean 'nsgaii'"),
-        ({"population": 1}, "population must be between 2"),
+        ({"population": 1}, "population must be a whole number from 2"),
         ({"neighbour_share": 1.0}, "below 1"),
         ({"max_polish": -1}, "max_polish"),
     ],
