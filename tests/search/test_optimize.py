@@ -104,7 +104,13 @@ def test_evaluator_and_recorder_see_whole_generations_in_order(dense: SearchProb
         return evaluate(problem, candidates)
 
     found = optimize(
-        dense, trials=70, seed=0, options=SearchOptions(population=20), evaluator=price, recorder=recorded.extend, callback=seen.append
+        dense,
+        trials=70,
+        seed=0,
+        options=SearchOptions(population=20),
+        evaluator=price,
+        recorder=recorded.extend,
+        callback=seen.append,
     )
     assert found.study is not None
     assert [t.params for t in recorded] == [t.params for t in found.study.trials]
@@ -163,12 +169,18 @@ def test_suggested_layouts_are_parameters() -> None:
     assert len(set(keys)) == len(keys)
     # a point's tokens/s/GPU is its users' rate times the users over the GPUs
     rate = found.priced.objectives[:, 1] * np.asarray(found.evaluated.concurrency)
-    np.testing.assert_allclose(found.priced.objectives[:, 0], rate / problem.setup.layouts.gpus[found.evaluated.layout], rtol=1e-12)
+    np.testing.assert_allclose(
+        found.priced.objectives[:, 0], rate / problem.setup.layouts.gpus[found.evaluated.layout], rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [({"trials": 0}, "trials must be a whole number from 1"), ({"trials": -5}, "got -5"), ({"seed": -1}, "seed must be a whole number from 0")],
+    [
+        ({"trials": 0}, "trials must be a whole number from 1"),
+        ({"trials": -5}, "got -5"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+    ],
 )
 def test_bad_arguments(dense: SearchProblem, arguments: dict[str, int], words: str) -> None:
     with pytest.raises(InvalidValueError, match=words):
