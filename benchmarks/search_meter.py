@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,9 @@ BUILT_IN = ("dense-8b", "dense-70b", "moe-30b-a3b", "moe-120b", "moe-671b-a37b")
 
 @lru_cache(maxsize=8)
 def load(name: str, quality: bool = False) -> SearchProblem:
-    """A built-in study's search problem, its table built; ``quality`` adds the quality objective."""
-    problem = build_problem(load_spec(name))
+    """A study's search problem, its table built; ``quality`` adds the quality objective."""
+    own = Path(__file__).parent / f"{name}.toml"
+    problem = build_problem(load_spec(own if own.is_file() else name))
     if quality and not any(isinstance(o, QualityGain) for o in problem.objectives):
         problem = replace(problem, objectives=(*problem.objectives, QualityGain()))
     problem.projector.find(np.zeros(1, dtype=np.int64), problem.table.columns[:1].astype(np.int64))  # builds table and tree
@@ -36,7 +38,7 @@ def load(name: str, quality: bool = False) -> SearchProblem:
 
 @lru_cache(maxsize=8)
 def proven(name: str, quality: bool = False) -> Certificate:
-    """The proven front of a built-in study."""
+    """The proven front of a study."""
     problem = load(name, quality)
     return certify(problem, optimize(problem, trials=1000, seed=12345))
 

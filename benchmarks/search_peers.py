@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -136,26 +137,31 @@ def pymoo_nsga2(problem: SearchProblem, meter: Meter, seed: int) -> None:
 
 def peers() -> dict[str, Contender]:
     """All contenders by the names the tables show."""
-    return {
+    found = {
         "shapefront": ours(),
+        "shapefront without the model": ours(model=False),
         "Optuna NSGA-II, projected": plain_optuna(lambda seed: optuna.samplers.NSGAIISampler(seed=seed)),
         "Optuna TPE, projected": plain_optuna(lambda seed: optuna.samplers.TPESampler(seed=seed)),
         "Optuna NSGA-II, constraints": plain_optuna(lambda seed: optuna.samplers.NSGAIISampler(seed=seed), project=False),
         "pymoo NSGA-II, projected": pymoo_nsga2,
         "random, projected": random,
     }
+    if find_spec("torch") is not None:  # Optuna's GP sampler is written in it
+        found["Optuna GP, projected"] = plain_optuna(lambda seed: optuna.samplers.GPSampler(seed=seed))
+    return found
 
 
 def ablations() -> dict[str, Contender]:
     """Ours with parts taken out, and what is left of a search without its sampler."""
     return {
         "all of it": ours(),
+        "without the model": ours(model=False),
         "without seeds": ours(seeds=False),
         "without polish": ours(neighbour_share=0.0, polish=False),
         "without the sweep": without_sweep,
-        "sampler alone": ours(seeds=False, neighbour_share=0.0, polish=False),
-        "random sampler alone": ours(sampler="random", seeds=False, neighbour_share=0.0, polish=False),
-        "random sampler, seeds, polish": ours(sampler="random"),
+        "sampler alone": ours(seeds=False, neighbour_share=0.0, polish=False, model=False),
+        "random sampler alone": ours(sampler="random", seeds=False, neighbour_share=0.0, polish=False, model=False),
+        "random sampler, seeds, polish": ours(sampler="random", model=False),
     }
 
 
