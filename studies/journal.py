@@ -150,6 +150,11 @@ class LockedJournal(BaseJournalBackend):
         finally:
             self._held = None
 
+    def forget_empty(self) -> None:
+        """Remove the file if nothing is in it."""
+        if os.fstat(self._file.fileno()).st_size == 0:
+            self.path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Release the lock and the file."""
         self._file.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from .rdb import hide_password
 from .record import check_same
+from .result_file import ResultError, read_result
 from .spec import StudySpec
-from .storage import StorageError, Stored, StudyStore, open_store, storage_kind
+from .storage import EVALUATIONS, StorageError, Stored, StudyStore, difference, open_store, storage_kind
 
 if TYPE_CHECKING:
     from .study import RunOptions
@@ -54,47 +56,69 @@ def open_study(
         log(f"removed {store.repaired_bytes} bytes of a write that was cut short")
     stored = store.read()
     if stored is None:
+        if not options.overwrite:
+            _check_results(options.out, metadata, store)
         store.create(metadata, names)
         return store, None
+    here = str(options.out or hide_password(where))
     if stored.metadata.get("mode") == "workers":
         raise StorageError(
-            f"{where}: '{spec.name}' is a study of independent workers; collect it with 'shapefront worker --collect'"
+            f"{here}: '{spec.name}' is a study of independent workers; collect it with 'shapefront worker --collect'"
         )
     if not options.resume:
         empty = not stored.trials and not stored.evaluations  # a run that ended before its first generation
         if empty or (stored.finished and not stored.evaluations and storage_kind(where) != "postgresql"):
             # A finished study of ours costs nothing to repeat; the same study is simply replayed.
             try:
-                check_same(stored.metadata, metadata, where)
+                check_same(stored.metadata, metadata, here)
             except StorageError:
                 pass
             else:
                 return store, stored
-        state = "finished" if stored.finished else "unfinished"
+        state = "a finished" if stored.finished else "an unfinished"
         raise StorageError(
-            f"{options.out or where}: holds a {state} study '{spec.name}' with {len(stored.trials)} trials; continue "
-            "with --resume, "
-            "discard it with --overwrite, or choose another --out"
+            f"{here}: holds {state} study '{spec.name}' with {len(stored.trials)} trials; continue with --resume, discard it "
+            "with --overwrite, or choose another --out"
         )
-    for text in check_same(stored.metadata, metadata, where):
+    for text in check_same(stored.metadata, metadata, here):
         log.note(text)
     log(f"resuming after {len(stored.trials)} trials and {len(stored.evaluations)} calls of user functions")
     return store, stored
 
 
-def _discard(where: str, name: str, folder: Path | None) -> None:
-    """Remove a stored study: the file of a journal, the study of a database."""
-    if storage_kind(where) == "journal":
-        path = (folder or Path()) / "study.journal" if where == "journal" else Path(where)
-        store = open_store(where, name, folder)  # refuses a file that is in use or not a journal
-        store.close()
-        path.unlink()
+def _check_results(folder: Path | None, metadata: Mapping[str, Any], store: StudyStore) -> None:
+    """Refuse to replace the results of another run, which lie in the folder without what was stored of it.
+
+    Raises:
+        StorageError: what differs.
+    """
+    if folder is None or not (folder / "result.json").is_file():
         return
-    store = open_store(where, name, folder)
     try:
-        for study in (name, f"{name}.evaluations"):
-            if study in {s.study_name for s in store.storage.get_all_studies()}:
-                store.storage.delete_study(store.storage.get_study_id_from_name(study))
+        found = read_result(folder / "result.json")["spec"]
+    except ResultError:
+        return  # nothing anybody can read
+    changes = difference(found, metadata["spec"])
+    if changes:
+        store.forget_empty()
+        listed = "\n  ".join(changes[:10])
+        raise StorageError(
+            f"{folder}: holds the results of another run, which would be replaced:\n  {listed}\n"
+            "choose another --out, or discard them with --overwrite"
+        )
+
+
+def _discard(where: str, name: str, folder: Path | None) -> None:
+    """Remove a stored study; a journal that holds nothing else (the folder's own: whatever it holds) goes with it."""
+    store = open_store(where, name, folder)  # refuses a file that is in use or not a storage
+    ours = {name, name + EVALUATIONS}
+    try:
+        found = {s.study_name for s in store.storage.get_all_studies()}
+        if store.kind == "journal" and (where == "journal" or found <= ours):
+            ((folder or Path()) / "study.journal" if where == "journal" else Path(where)).unlink()
+            return
+        for study in sorted(ours & found):
+            store.storage.delete_study(store.storage.get_study_id_from_name(study))
     except Exception as error:
         raise StorageError(f"{hide_password(where)}: the stored study cannot be discarded ({type(error).__name__})") from None
     finally:

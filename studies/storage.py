@@ -120,7 +120,7 @@ def open_postgresql(url: str, **options: Any) -> optuna.storages.RDBStorage:
         StorageError: the driver is missing or the server cannot be reached.
     """
     address = f"postgresql+psycopg://{url.split('://', 1)[1]}"
-    connect = {"connect_timeout": POSTGRES_TIMEOUT_SECONDS}
+    connect: dict[str, Any] = {"connect_timeout": POSTGRES_TIMEOUT_SECONDS}
     with _clear_errors(url), one_at_a_time(address, connect):  # many workers may find an empty database together
         return _rdb(address, **connect, **options)
 
@@ -210,7 +210,13 @@ class StudyStore:
         with _clear_errors(self.where), self._batch():
             directions = [optuna.study.StudyDirection.MAXIMIZE] * len(metric_names)
             if self.name not in {study.study_name for study in self.storage.get_all_studies()}:
-                self.storage.create_new_study(directions, self.name)
+                try:
+                    self.storage.create_new_study(directions, self.name)
+                except optuna.exceptions.DuplicatedStudyError:
+                    raise StorageError(
+                        f"{hide_password(self.where)}: another process began the study '{self.name}' at the same moment; "
+                        "wait for it, or choose another --storage"
+                    ) from None
             study_id = self._id(self.name)
             self.storage.set_study_system_attr(study_id, "study:metric_names", list(metric_names))
             self.storage.set_study_user_attr(study_id, METADATA, {"format": FORMAT_VERSION, **metadata})
@@ -293,6 +299,11 @@ class StudyStore:
         else:
             with self._journal.batch():
                 yield
+
+    def forget_empty(self) -> None:
+        """Remove a journal that holds nothing (opening made it)."""
+        if self._journal is not None:
+            self._journal.forget_empty()
 
     def close(self) -> None:
         """Release files and connections."""
