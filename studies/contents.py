@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..search.outcome import SearchOutcome
+from .describe import MAX_REPORTED
 from .output import plain
-from .rank import MAX_REPORTED, rank
+from .rank import rank
 from .result import FORMAT_VERSION
 from .spec import StudySpec
 from .spec_file import spec_to_dict

@@ -136,7 +136,14 @@ def _layouts(design: Architecture, layout: str | None, gpus: str | None, kvp: in
     counts = numbers(gpus, "gpus") if gpus else list(GPU_COUNTS[design.total_params <= SMALL_MODEL])
     if kvp < 1:
         raise InvalidValueError(f"--kvp must be at least 1, got {kvp}")
-    return enumerate_layouts(counts, moe=design.num_experts > 0, max_kvp=kvp)
+    found = enumerate_layouts(counts, moe=design.num_experts > 0, max_kvp=kvp)
+    allowed = layout_allowed(ArchitectureBatch.from_architectures([design]), found, balanced_pipeline=False)[0]
+    if not allowed.any():
+        shown = ", ".join(map(str, counts[:8])) + (", …" if len(counts) > 8 else "")
+        raise InvalidValueError(
+            f"no layout of {shown} GPUs divides {design.name or 'the model'} ({layout_values(design)}); give other --gpus"
+        )
+    return found.take(allowed)  # the others are not worth pricing
 
 
 def _point(design: Architecture, setup: ServingSetup, concurrency: float | None, context: float | None) -> dict[str, Any]:
