@@ -14,7 +14,7 @@ from shapefront.costmodel.step_forward import shown_communication
 R1 = load_model("DeepSeek-R1")
 
 
-def test_share_shown_by_hand():
+def test_share_shown_by_hand() -> None:
     # gemm 2, attention 1, other 1 against communication 10, 4 and 0: of 10 s at most 4 are hidden (0.6 show); of 4 s all;
     # half of them where the stack hides half. Nothing to hide: nothing breaks.
     out = np.array([[2.0, 2.0, 2.0], [1.0, 1.0, 1.0], [10.0, 4.0, 0.0], [1.0, 1.0, 1.0]])[:, None]
@@ -24,7 +24,7 @@ def test_share_shown_by_hand():
 
 
 @pytest.mark.parametrize("layout", ["dpa=8,ep=8", "tpa=8,tpf=8", "dpa=4,ep=4,pp=2"])
-def test_a_step_is_at_least_its_communication_and_its_work(layout):
+def test_a_step_is_at_least_its_communication_and_its_work(layout: str) -> None:
     loads = [8.0, 128.0, 4096.0]
     plain, hidden = (decode(R1, Layout.parse(layout), loads, context=4096, overlap=share) for share in (0.0, 1.0))
     half = decode(R1, Layout.parse(layout), loads, context=4096, overlap=0.5)
@@ -36,7 +36,7 @@ def test_a_step_is_at_least_its_communication_and_its_work(layout):
     assert np.all(half.seconds <= plain.seconds)
 
 
-def test_slow_links_cannot_be_hidden():
+def test_slow_links_cannot_be_hidden() -> None:
     # 32 H200s in four domains: a prompt's exchange is longer than its mathematics, so hiding it leaves the exchange.
     layout, profile = Layout(dpa=32, ep=32), load_profile("ideal", hardware="h200")
     plain, hidden = (prefill(R1, layout, input_tokens=1024, profile=profile, overlap=share) for share in (0.0, 1.0))
@@ -46,7 +46,7 @@ def test_slow_links_cannot_be_hidden():
     assert hidden.breakdown.sum() == pytest.approx(float(communication.sum()), rel=1e-6)
 
 
-def test_a_prompt_takes_the_high_throughput_exchange():
+def test_a_prompt_takes_the_high_throughput_exchange() -> None:
     assert prompt_kernel(load_profile("gb300-sglang")) == "deepep_normal"
     assert prompt_kernel(load_profile("gb300-vllm")) == "deepep_ht"
     assert prompt_kernel(load_profile("gb300-trtllm")) is None
