@@ -97,7 +97,10 @@ class Tables:
 
 def test_the_newest_table_counts_only_with_enough_rows_and_shapes() -> None:
     two = pd.concat([table(), table(hidden_size=2048)])
-    pick = lambda **frames: moe.read_table(Tables(frames), KERNEL)  # type: ignore[arg-type]  # noqa: E731
+
+    def pick(**frames: pd.DataFrame) -> Any:
+        return moe.read_table(Tables(frames), KERNEL)  # type: ignore[arg-type]
+
     assert pick(v1=two, v2=two)[1] == "v2"
     assert pick(v1=two, v2=pd.concat([table(), table()]))[1] == "v1"  # as many rows, half the shapes
     assert pick(v1=two, v2=two.iloc[::3])[1] == "v1"  # all shapes, a third of the rows
