@@ -94,7 +94,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            print(f"shapefront: {error or 'interrupted'}", file=sys.stderr)
+            print(f"shapefront: {str(error) or 'interrupted'}", file=sys.stderr)
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
 

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..search.evaluate import Priced
 from ..search.outcome import Progress, SearchOutcome
 from ..search.problem import SearchProblem
@@ -81,6 +83,8 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         f"{outcome.trials} trials ({recorder.replayed} replayed), {outcome.legal_architectures} legal architectures priced, "
         f"hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
     )
+    for name in same_for_all(outcome):
+        log.note(f"objective {name} is the same for every design priced: it ranks nothing")
     failed = [text for text in outcome.priced.errors if text]
     if failed:
         first = " ".join(failed[0].split())[:300]
@@ -168,6 +172,13 @@ class _Stoppable:
         for found in self._evaluator.stream_chunks(problem, chunks):
             yield found
             self._interrupts.check()
+
+
+def same_for_all(outcome: SearchOutcome) -> list[str]:
+    """Objectives with one value for all legal designs (a user's constant; where it is the only one, all lie on the front)."""
+    values = outcome.priced.objectives[outcome.priced.legal]
+    same = np.all(values == values[:1], axis=0) if len(values) > 1 else np.zeros(values.shape[1], dtype=np.bool_)
+    return [o.name for o, flag in zip(outcome.problem.objectives, same.tolist(), strict=True) if flag]
 
 
 def certify(

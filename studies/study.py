@@ -30,7 +30,7 @@ class RunOptions:
         resume: continue what the storage holds.
         overwrite: discard what the storage holds.
         workers: local processes.
-        dask: address of a Dask scheduler, ``tcp://host:port``.
+        dask: a Dask scheduler: its address (``tcp://host:port``), or the file it wrote it into (``….json``).
         certify: prove the front after the search.
         certify_seconds: after that the certificate closes with the gap that is left.
         allow_code: let the study's user functions run.

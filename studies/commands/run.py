@@ -31,7 +31,7 @@ def run(
         bool, typer.Option("--overwrite", help="Discard what the folder or storage holds of this study.")
     ] = False,
     workers: Annotated[int, typer.Option(help="Local processes.")] = 1,
-    dask: Annotated[str | None, typer.Option(help="Dask scheduler, tcp://host:port.")] = None,
+    dask: Annotated[str | None, typer.Option(help="Dask scheduler: tcp://host:port, or its --scheduler-file (….json).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; shapefront-results/STUDY if left out.")] = None,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the study's own Python functions run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")] = False,

@@ -10,6 +10,7 @@ import pytest
 
 from shapefront.costmodel import InvalidValueError
 from shapefront.search.evaluate import evaluate, some_design_fits
+from shapefront.studies import Study
 from shapefront.studies.preflight import check_reached
 from shapefront.studies.storage import StorageError
 from shapefront.studies.user_objective import UserCodeError
@@ -99,3 +100,22 @@ def test_failed_user_functions_are_told_at_the_end() -> None:
     assert result.data["legal_trials"] == 0
     (note,) = [note for note in result.notes if "user functions failed" in note]
     assert "designs; the first: user function 'mine' failed: Speechless: (no text: ValueError)" in note
+
+
+def test_an_objective_that_ranks_nothing_is_told_at_the_end() -> None:
+    user = [{"name": "mine", "entry": "tests.studies.user_functions:prints"}]  # 1.0 for every design
+    result = small_study(user=user).run(trials=4, allow_code=True)
+    assert result.notes == ["objective mine is the same for every design priced: it ranks nothing"]
+    assert small_study().run(trials=4).notes == []
+
+
+def test_an_interrupt_before_the_run_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from shapefront.studies.cli import main
+
+    def interrupted(name: str) -> Study:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Study, "load", interrupted)
+    with pytest.raises(SystemExit) as end:
+        main(["run", "dense-8b"])
+    assert end.value.code == 130 and capsys.readouterr().err == "shapefront: interrupted\n"
