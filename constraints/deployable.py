@@ -23,7 +23,7 @@ CALL_POINTS = 8_000  # a pricing call costs as much as so many operating points 
 
 
 @lru_cache(maxsize=512)
-def _some(layouts: LayoutBatch, mask: bytes) -> LayoutBatch:
+def some_layouts(layouts: LayoutBatch, mask: bytes) -> LayoutBatch:
     """The layouts of a mask; one object each time, so that the plans made for it are found again."""
     return layouts.take(np.flatnonzero(np.frombuffer(mask, dtype=np.bool_)))
 
@@ -78,7 +78,7 @@ def throughput_at_usable(batch: ArchitectureBatch, setup: ServingSetup, rates: A
     index = np.full(found.shape, -1, dtype=np.intp)
     for rows, mask in groups(usable, len(setup.concurrency)):
         some = np.flatnonzero(mask)
-        part = setup if len(some) == len(mask) else setup.with_(layouts=_some(setup.layouts, mask.tobytes()))
+        part = setup if len(some) == len(mask) else setup.with_(layouts=some_layouts(setup.layouts, mask.tobytes()))
         table = throughput_at_rates(batch.take(rows), part, wanted, allowed=usable[rows][:, some])
         found[rows], load[rows] = table.tokens_per_second_per_gpu, table.concurrency
         index[rows] = np.where(table.layout_index >= 0, some[table.layout_index], -1)

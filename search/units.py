@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..constraints.deployable import some_layouts
 from ..constraints.equal_quality import equal_quality
 from ..costmodel import ArchitectureBatch
 from .bounds import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+_ROWS = 4_000  # designs whose layouts are looked up at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,4 +236,15 @@ def units(problem: SearchProblem) -> Iterator[Unit]:
         for part in np.split(order, cuts):
             ids = start + part
             _, _, batch = table.candidates(ids).batches(problem.spaces)[0]
-            yield Unit(problem, setup, ids.astype(np.int64), batch)
+            yield Unit(problem, _narrowed(problem, setup, batch), ids.astype(np.int64), batch)
+
+
+def _narrowed(problem: SearchProblem, setup: ServingSetup, batch: ArchitectureBatch) -> ServingSetup:
+    """The deployment with the layouts that some design may use: the others bound nothing and need no tables."""
+    usable = np.zeros(len(setup.layouts), dtype=np.bool_)
+    for start in range(0, len(batch), _ROWS):
+        part = batch.take(slice(start, start + _ROWS))
+        usable |= problem.rules.layouts_allowed(part, setup.layouts).any(axis=0)
+    if setup.mode == "disaggregated" or usable.all() or not usable.any():  # a prefill pool chooses among all layouts
+        return setup
+    return setup.with_(layouts=some_layouts(setup.layouts, usable.tobytes()))
