@@ -26,6 +26,7 @@ from .evaluators import LocalEngine, StudyEvaluator
 from .interrupts import Interrupts
 from .problem import build_problem
 from .rdb import with_retries
+from .spec import StudySpec
 from .spec_file import parse_spec
 from .storage import StorageError
 from .user_objective import UserCodeError
@@ -77,12 +78,27 @@ class Worker:
     ) -> None:
         self.url, self.name, self.heartbeat = url, name, heartbeat
         self.interrupts = interrupts or Interrupts()
+        folders = [str(study.folder)] if study is not None and study.folder else []
+        self.engine = LocalEngine([*folders, str(Path.cwd())], interrupts=self.interrupts)
         self.storage = open_shared(url, heartbeat=heartbeat)
         try:
+            if study is not None:  # before the study is made in the database
+                self._prepare(study.spec, allow_code)
             self._join(study, allow_code)
         except BaseException:
-            close_storage(self.storage)
+            self.close()
             raise
+
+    def _prepare(self, spec: StudySpec, allow_code: bool) -> None:
+        """Import the study's functions, if they may run.
+
+        Raises:
+            UserCodeError: they may not, or one does not import.
+        """
+        if spec.user and not allow_code:
+            entries = ", ".join(user.entry for user in spec.user)
+            raise UserCodeError(f"study '{spec.name}' runs Python code of its own ({entries}); if you trust it, say --allow-code")
+        self.engine.prepare(spec.user)
 
     def _join(self, study: Study | None, allow_code: bool) -> None:
         import optuna
@@ -90,15 +106,12 @@ class Worker:
         url, name = self.url, self.name
         header = self._retry(lambda: join_study(url, name, study, self.storage))
         self.spec = parse_spec(header["spec"], name)
-        if self.spec.user and not allow_code:
-            entries = ", ".join(user.entry for user in self.spec.user)
-            raise UserCodeError(f"study '{name}' runs Python code of its own ({entries}); if you trust it, say --allow-code")
+        self._prepare(self.spec, allow_code)  # before a trial is asked for
         folder = study.folder if study else None
         self.problem = build_problem(self.spec, folder=folder, reference=Architecture.from_dict(header["reference"]))
         seed = int.from_bytes(os.urandom(4), "big")
         sampler = make_sampler(self.spec.search.sampler, seed=seed, population=self.spec.search.population)
         self.study = self._retry(lambda: optuna.load_study(study_name=name, storage=self.storage, sampler=sampler))
-        self.engine = LocalEngine([*([str(folder)] if folder else []), str(Path.cwd())], interrupts=self.interrupts)
         self.evaluator = StudyEvaluator(self.spec, self.engine, None, {})
         self.distributions = distributions(self.problem.table)
 

@@ -16,7 +16,9 @@ from typing import Any
 import optuna
 import pytest
 
+from shapefront.studies import Study
 from shapefront.studies.storage import StorageError, open_store
+from shapefront.studies.worker import Worker
 from tests.studies.postgres import Server, why_not
 from tests.studies.small import ROOT, command, environment, outputs, run_cli, small_study, write_study
 from tests.studies.test_storage import HEADER, make_trials
@@ -191,6 +193,12 @@ def test_a_worker_needs_leave_and_the_same_study(server: Server, tmp_path: Path)
     base = ["worker", "--storage", server.url, "--study", "leave"]
     found = run_cli(*base, "--spec", study)
     assert found.returncode == 2 and "--allow-code" in found.stderr and "Traceback" not in found.stderr
+    broken = write_study(tmp_path / "broken.toml", name="leave", user=[{"name": "mine", "entry": "no_such_module:function"}])
+    found = run_cli(*base, "--spec", broken, "--allow-code")
+    assert found.returncode == 2 and "cannot import" in found.stderr and "Traceback" not in found.stderr
+    found = run_cli(*base)
+    assert found.returncode == 2 and "no study 'leave'" in found.stderr  # neither of them made it
+    Worker(server.url, "leave", study=Study.load(study), allow_code=True).close()
     (tmp_path / "other").mkdir()
     other = write_study(tmp_path / "other" / "leave.toml", name="leave", search={"trials": 99})
     found = run_cli(*base, "--spec", other)
