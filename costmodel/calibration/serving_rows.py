@@ -117,19 +117,19 @@ def architecture_of(model_path: str) -> Architecture:
 def formats_of(architecture: Architecture, precision: str) -> TensorFormats:
     """Number formats of a checkpoint called ``precision``: FP8 KV cache, BF16 head and router.
 
-    FP8 means block scales where the model was trained with them (DeepSeek, Kimi), one scale a tensor elsewhere; a
-    4-bit gpt-oss has MXFP4 experts with FP8 activations and BF16 attention projections (its released checkpoint).
+    FP8 means block scales where the model was trained with them (DeepSeek, Kimi), one scale a tensor elsewhere. gpt-oss
+    was released with MXFP4 experts and BF16 attention projections only: tables that call it FP8 mean the activations.
 
     Raises:
         InvalidValueError: the precision is not known.
     """
     name = precision.strip().lower()
+    if architecture.attention_sinks and name in ("fp4", "mxfp4", "nvfp4", "fp8"):
+        return TensorFormats(qkv="bf16", attention_output="bf16", ffn="bf16", experts="mxfp4")
     if name in ("fp8", "fp8_block"):
         return TensorFormats.uniform("fp8_block" if architecture.attention == "mla" or name == "fp8_block" else "fp8")
     if name not in _LINEAR:
         raise InvalidValueError(f"unknown precision {precision!r:.40}: one of fp4, fp8, bf16, int4, mxfp4")
-    if architecture.attention_sinks and name in ("fp4", "mxfp4", "nvfp4"):
-        return TensorFormats(qkv="bf16", attention_output="bf16", ffn="bf16", experts="mxfp4")
     return TensorFormats.uniform(_LINEAR[name])
 
 

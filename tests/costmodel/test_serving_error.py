@@ -69,6 +69,8 @@ def test_formats_follow_the_checkpoint() -> None:
     assert formats_of(deepseek, "fp8").experts == "fp8_block"
     assert formats_of(llama, "fp8").ffn == "fp8"
     assert formats_of(oss, "fp4").qkv == "bf16"
+    assert formats_of(oss, "fp8") == formats_of(oss, "fp4")  # released in MXFP4 only; FP8 in a table means the activations
+    assert formats_of(oss, "bf16").experts == "bf16"
     assert formats_of(deepseek, "fp4").kv == "fp8"
 
 
