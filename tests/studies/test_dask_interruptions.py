@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.dask,
     pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="distributed is not installed (extra 'dask')"),
 ]
-SECONDS = 60
+SECONDS = 180
 SLOW = _user("slow") | {"search": {"trials": 12, "population": 8, "polish": False}}  # generations of 7 (seeds) and 5
 
 

@@ -19,7 +19,7 @@ from tests.studies.small import ROOT, environment, outputs, small_study, write_s
 from tests.studies.test_dask_interruptions import SLOW
 
 EXAMPLES = ROOT / "docs" / "how-to" / "examples"
-SECONDS = 90
+SECONDS = 240
 SRUN = '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n'  # one task, here
 
 
