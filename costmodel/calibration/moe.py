@@ -96,7 +96,7 @@ def predict(
 
 
 def fit_rows(
-    rows: Rows, format: str, hardware: Hardware, *, given: Mapping[str, float] | None = None, own: tuple[str, ...] = ()
+    rows: Rows, format: str, hardware: Hardware, *, given: Mapping[str, float] | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Fitted parameters and their standard errors; the tile menu is the one that a short fit likes best.
 
@@ -104,12 +104,10 @@ def fit_rows(
         rows: measured rows.
         format: number format.
         hardware: datasheet.
-        given: numbers that are not fitted (with a tile menu: all but ``own``).
-        own: the only names fitted where ``given`` holds the rest.
+        given: numbers that are not fitted.
     """
-    known = {name: value for name, value in (given or {}).items() if name not in own}
+    known = dict(given or {})
     fitted = [p for p in _FIT if p.name not in known and (p.name != _WIDE or rows.columns["k"].max() > FUSED_TOPK)]
-    menus = ((known["tile_rows_min"], known["tile_rows_max"]),) if "tile_rows_max" in known else _MENUS
     order = np.random.default_rng(0).permutation(rows.seconds.size)
 
     def search(count: int, evaluations: int, menu: tuple[float, float], start: Mapping[str, float]) -> LogFit:
@@ -123,7 +121,7 @@ def fit_rows(
         begin = [replace(p, start=start.get(p.name, p.start)) for p in fitted]
         return fit_log_time(model, begin, chosen.seconds, max_evaluations=evaluations)
 
-    short = {menu: search(_SHORT_ROWS, 30, menu, {}) for menu in menus}
+    short = {menu: search(_SHORT_ROWS, 30, menu, {}) for menu in _MENUS}
     menu = min(short, key=lambda m: short[m].cost)
     found = search(_FIT_ROWS, 40, menu, short[menu].values)
     return {**found.values, "tile_rows_min": menu[0], "tile_rows_max": menu[1], **known}, found.standard_errors
@@ -140,7 +138,6 @@ class Entry:
         given: numbers that no fit touches.
         lent: another stack's rows of the same kernel, fitted to instead.
         lent_source: where those are from.
-        own: names fitted to ``rows`` all the same.
     """
 
     name: str
@@ -149,7 +146,6 @@ class Entry:
     given: Mapping[str, float]
     lent: Rows | None = None
     lent_source: str = ""
-    own: tuple[str, ...] = ()
 
     def fit(self, hardware: Hardware) -> tuple[dict[str, float], dict[str, float]] | None:
         """Fitted parameters and their standard errors; None with too few rows."""
@@ -157,11 +153,7 @@ class Entry:
         first = seen if self.lent is None else self.lent.take(~self.lent.held)
         if first.seconds.size < 5 * len(_FIT):
             return None
-        values, spread = fit_rows(first, format, hardware, given=self.given)
-        if self.own:
-            values, again = fit_rows(seen, format, hardware, given=values, own=self.own)
-            spread = {**spread, **again}
-        return values, spread
+        return fit_rows(first, format, hardware, given=self.given)
 
 
 def fit(tables: MeasuredTables) -> list[FamilyResult]:
@@ -219,7 +211,7 @@ def every_kernel(tables: MeasuredTables) -> list[Entry]:
             theirs = read_table(replace(tables, stack=kernel.lender), other)
             lent = read_rows(theirs[0], other, kernel.lender) if theirs else None
             if theirs and lent:
-                entry = replace(entry, lent=lent, lent_source=_source(kernel.lender, theirs[1], other), own=kernel.own)
+                entry = replace(entry, lent=lent, lent_source=_source(kernel.lender, theirs[1], other))
         found.append(entry)
     local = [Entry(name, rows, source, {"local_tokens": 1.0}) for name, rows, source in read_data_parallel(tables)]
     return [*found, *local]

@@ -18,7 +18,6 @@ class Kernel:
         activation_bits: how the kernel takes activations (see :class:`..moe_parameters.MoeParameters`).
         lender: stack whose rows of the same kernel the numbers are fitted to, as its tables hold more shapes or fewer
             wrong picks of the autotuner; the stack's own rows stay the ones it is judged on.
-        own: names fitted to the stack's own rows all the same (what it runs around the kernel).
     """
 
     name: str
@@ -27,7 +26,6 @@ class Kernel:
     older: tuple[str, ...] = ()
     activation_bits: float = 0.0
     lender: str = ""
-    own: tuple[str, ...] = ()
 
     @property
     def format(self) -> str:
@@ -37,11 +35,6 @@ class Kernel:
 
 _FUSED = ("flashinfer_trtllm_trtllmfp8expertsmonolithic", "trtllmnvfp4expertsmonolithic", "trtllmbf16experts")
 _TORCH_FLOW = ("moe_torch_flow_cutlass", "moe_torch_flow_nongated")
-# What surrounds a kernel: launches, routing, and the traffic of tokens to and from it.
-_AROUND = (
-    "launch_seconds", "expert_seconds", "touched_expert_seconds", "ramp_seconds", "ramp_tokens", "step_seconds",
-    "token_traffic", "choice_traffic", "row_seconds", "choice_seconds",
-)  # fmt: skip
 KERNELS: Mapping[str, tuple[Kernel, ...]] = {
     "trtllm": (
         Kernel("nvfp4", "nvfp4", _TORCH_FLOW),
