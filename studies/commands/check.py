@@ -11,7 +11,7 @@ from ...constraints.quality import SOFT_SHAPE_LIMIT
 from ...costmodel import InvalidValueError, TensorFormats
 from ..check import CheckResult
 from ..check import check as check_model
-from ..output import print_json, print_table
+from ..output import print_json, print_table, say
 from .options import parse_gpus
 
 EXIT_FINDINGS = 1
@@ -74,9 +74,9 @@ def _print(result: CheckResult) -> None:
     design, review = result.design, result.review
     for role, rate, point in zip(("throughput", "latency"), review.rates, review.points, strict=True):
         where = "out of reach" if point is None else f"{point.tokens_per_second_per_gpu:,.0f} tokens/s/GPU on {point.layout}"
-        typer.echo(f"{design.name}: at {rate:g} tokens/s/user ({role}) {where}")
+        say(f"{design.name}: at {rate:g} tokens/s/user ({role}) {where}")
     if not review.findings:
-        typer.echo("no findings")
+        say("no findings")
     for title, findings in (("findings", review.findings), ("information", review.information)):
         if findings:
             print_table(
@@ -85,7 +85,7 @@ def _print(result: CheckResult) -> None:
                 title=f"{design.name}: {title}, worst first",
             )
     for warning in result.warnings:
-        typer.echo(f"note: {warning}")
+        say(f"note: {warning}")
 
 
 def _row(f: Finding) -> list[object]:

@@ -10,7 +10,7 @@ from ...constraints.laws import FIT_RANGES
 from ...constraints.quality import DEFAULT_TRAIN_TOKENS, SOFT_SHAPE_LIMIT
 from ...costmodel import InvalidValueError, TensorFormats
 from ..output import count as people_count
-from ..output import print_json, print_table
+from ..output import print_json, print_table, say
 from ..suggest import Suggestion, SuggestResult
 from ..suggest import suggest as suggest_designs
 from .options import AREA_HEADING, parse_gpus, parse_pins
@@ -85,14 +85,14 @@ def _iso_loss(
     print_table(["design", "cost", "default law", "joint law", "both say no worse"], rows, title=title)
     _print(result.found, explain)
     for note in NOTES:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _print(result: SuggestResult, explain: bool, *, chosen: bool = True) -> None:
     budget = result.problem.budget
     hint = "" if chosen else "; choose another with --like"
     active = "" if budget.active_params is None else f", {people_count(budget.active_params)} active"
-    typer.echo(
+    say(
         f"{result.legal} legal designs within {budget.tolerance:.1%} of {people_count(budget.total_params)}{active}; "
         f"template {result.template.name} (kind, tokenizer, head size){hint}"
     )
@@ -119,17 +119,17 @@ def _print(result: SuggestResult, explain: bool, *, chosen: bool = True) -> None
             f"{s.throughput[r] / n - 1:+.0%} at {r:g}" if n else f"out of reach at {r:g}" for r, n in s.nearest_throughput.items()
         )
         quality = "at equal quality" if s.equal_quality else f"gives up: {'; '.join(s.gives_up)}"
-        typer.echo(f"{s.design.name} beside {s.nearest.name}: {beside}; {quality}")
-        typer.echo(f"  {s.waterfall.message}")
+        say(f"{s.design.name} beside {s.nearest.name}: {beside}; {quality}")
+        say(f"  {s.waterfall.message}")
         laws = (f"{law.change:+.4f} by the {FIT_RANGES[law.law].title}, {_beyond(law.times_beyond)}" for law in s.laws)
-        typer.echo(f"  predicted loss beside {s.nearest.name}, nats/token: {'; '.join(laws)}")
+        say(f"  predicted loss beside {s.nearest.name}, nats/token: {'; '.join(laws)}")
         if s.review is not None and s.review.findings:
-            typer.echo(f"  findings: {', '.join(f'{f.id} {f.dimension} ({f.cost_share:.1%})' for f in s.review.findings)}")
+            say(f"  findings: {', '.join(f'{f.id} {f.dimension} ({f.cost_share:.1%})' for f in s.review.findings)}")
     if explain:
         for s in result.designs:
             _print_steps(s, result.rates)
     for note in result.notes:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _beyond(times: float) -> str:
