@@ -8,13 +8,14 @@ number of copies is
 (occupancy of EP ranks by k independent choices). Tokens dealt out in turn, as benchmark tables do (load ``even``),
 reach min(EP, k) ranks, (EP - 1)/EP of them remote. Kernels that send every choice by itself move k copies [1].
 
-Beyond the scale-up domain (of S GPUs, D = EP/S domains) such a kernel crosses the scale-out link once per distinct
-remote *domain* and forwards inside it [2]::
+Beyond the scale-up domain such a kernel crosses the scale-out link once per distinct remote *domain* and forwards inside
+it [2]. With q(x) = 1 - (1 - x/EP)^k, the chance that a token has work on one of x given ranks, a sender's copies are::
 
-    scale-out copies = (D - 1) (1 - (1 - 1/D)^k)                                                       (2)
-    scale-up copies  = near + far (1 - 1/S),   near + far = (1), near = (1)·(S - 1)/(EP - 1)            (3)
+    scale-out  Σ q(x) over the other domains of x ranks each                                           (2)
+    scale-up   q(1) · (EP - 1 - number of other domains)                                               (3)
 
-(a copy that lands on its own destination, one in S, needs no forwarding). Both links work at once, so the longer one
+(EP = D·S in D full domains: (D - 1)(1 - (1 - 1/D)^k); a copy that lands on its own destination needs no forwarding).
+Where EP fills the last domain only in part, means over the senders are taken. Both links work at once, so the longer one
 sets the time: published rates are the scale-out bytes over the whole time, 81 to 92 % of a 50 GB/s link [2].
 
 References:
@@ -171,19 +172,11 @@ def exchange_cost(
     tokens = numbers("tokens_per_gpu", tokens_per_gpu, ">= 0 and finite")
     n, e, k = read_experts(ep=ep, num_experts=num_experts, top_k=top_k)
     common_shape({"tokens_per_gpu": tokens, "ep": n, "num_experts": e, "top_k": k, "hidden_size": token_bytes})
+    even = isinstance(load, str) and load == "even"
+    remote = np.minimum(n, k) * (n - 1) / n if even else _remote_ranks(n, k)
     inside = np.minimum(n, hardware.scale_up_gpus)
-    domains = n / inside
-    if isinstance(load, str) and load == "even":
-        remote, crossing = (np.minimum(ranks, k) * (ranks - 1) / ranks for ranks in (n, domains))
-    else:
-        remote, crossing = _remote_ranks(n, k), _remote_ranks(domains, k)
-    near = np.where(n > 1, (inside - 1) / np.maximum(n - 1, 1.0), 0.0)  # share of remote ranks inside the domain
-    if parameters.every_choice:
-        copies = np.where(n > 1, k, 0.0)
-        up_copies, crossing = copies * near, copies * (1 - near)
-    else:
-        copies = remote
-        up_copies = remote * (near + (1 - near) * (1 - 1 / inside))
+    copies = np.where(n > 1, k, 0.0) if parameters.every_choice else remote
+    up_copies, crossing = _split_copies(copies, n, k, hardware.scale_up_gpus, even, bool(parameters.every_choice))
     size = tokens * rank_factor(check_load(load), n, e, k, tokens * n + 1)
     up = size * token_bytes * up_copies / (hardware.scale_up_bytes_per_second * parameters.link.rate(0, inside))
     out = size * token_bytes * crossing / hardware.scale_out_bytes_per_second
@@ -195,6 +188,25 @@ def exchange_cost(
     if parameters.overlap > 0:
         fixed = fixed * (1 - parameters.overlap * moved / np.maximum(fixed + moved, 1e-30))
     return CollectiveCost(*np.broadcast_arrays(fixed + moved, fixed, up, out, size * token_bytes * up_copies))
+
+
+def _split_copies(copies: Array, n: Array, k: Array, domain: int, even: bool, every_choice: bool) -> tuple[Array, Array]:
+    """Copies over the scale-up and over the scale-out link, (2) and (3); every choice by itself: by where ranks lie."""
+    if not n.size or n.max() <= domain:
+        return copies, np.zeros(())
+    full = np.floor(n / domain)
+    rest = n - full * domain  # ranks of the last, partly filled domain
+    most = full * domain / n  # share of senders in full domains
+    others = most * (full - 1 + (rest > 0)) + (1 - most) * full  # other domains, mean over senders
+    if every_choice:
+        inside = (most * (domain - 1) + (1 - most) * np.maximum(rest - 1, 0.0)) / np.maximum(n - 1, 1.0)
+        return copies * inside, copies * (1 - inside)
+    if even:
+        domains = full + (rest > 0)
+        return copies * (n - 1 - others) / np.maximum(n - 1, 1.0), np.minimum(domains, k) * (domains - 1) / domains
+    touched, partly = (1 - (1 - np.minimum(size / n, 1.0)) ** k for size in (np.minimum(domain, n), rest))
+    crossing = most * ((full - 1) * touched + partly) + (1 - most) * full * touched
+    return copies * (n - 1 - others) / np.maximum(n - 1, 1.0), np.where(n > domain, crossing, 0.0)
 
 
 def moe_dispatch_cost(

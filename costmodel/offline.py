@@ -5,10 +5,10 @@ runs it, and drains it; with N near the number that fits there is hardly a stead
 in-flight batching with chunked prefill, without eviction: a request starts when its full length fits, a pass takes the
 running sequences' tokens first and prompt tokens up to ``max_tokens``::
 
-    T_job = Σ over passes [ T_dec(B, mean context) + T_mixed(B, p) - T_dec(B) ]                          (1)
+    T_job = Σ over passes [ T_dec(B, mean context) + T_mixed(B, p) - T_dec(B) ],  T_prefill(p) where B = 0 (1)
     tokens/s/GPU = N·osl / T_job / GPUs                                                                 (2)
 
-B: sequences that decode in the pass, p: prompt tokens it takes. All attention ranks are alike (N/dpa requests each).
+B: sequences that decode in the pass, p: prompt tokens it takes. The fullest attention rank sets the time: ⌈N/dpa⌉ requests.
 The passes follow one another, so this is a loop over passes, not over designs; prices come from tables over (B, p).
 
 References:
@@ -30,6 +30,7 @@ from .architecture import Architecture
 from .checks import whole
 from .decode import price_decode
 from .errors import InvalidValueError
+from .expert_all_to_all import prompt_kernel
 from .formats import TensorFormats
 from .layout import Layout, LayoutBatch
 from .memory import USABLE_FRACTION, as_batch, max_concurrency
@@ -37,7 +38,7 @@ from .profile import DEFAULT_PROFILE, KernelProfile
 from .step_attention import decode_attention, mixed_attention, prefill_attention
 from .step_forward import price_pass
 from .step_options import require_options
-from .step_plan import decode_plan
+from .step_plan import build_plan, decode_plan
 from .workload import MAX_CONTEXT, Workload
 
 FloatArray = NDArray[np.float64]
@@ -84,7 +85,7 @@ def schedule_job(
         output_tokens: answer length; a prompt's last pass gives the first token.
         max_tokens: tokens of one pass, prompts and running sequences together.
         step_seconds: (B, mean context) → seconds of a pass that only decodes, for B > 0.
-        prompt_seconds: (B, prompt tokens) → seconds these add to a pass with B running sequences.
+        prompt_seconds: (B, prompt tokens) → seconds these add to a pass with B running sequences; all of it for B = 0.
 
     Returns:
         seconds of the job (1), passes, running sequences averaged over passes.
@@ -167,15 +168,21 @@ def offline_throughput(
     without = replace(chosen, host_seconds=0.0)  # the constant is the decode step's: a chunk must not pay it twice
     decode = decode_attention(workload.decode_context)
     alone = price_pass(b, plan, decode, without).sum(axis=0)[0, 0]
-    rows = []
-    for taken in prompts:
-        size = min(float(taken), float(workload.input_tokens))
+    prefill_options = replace(without, all_to_all_kernel=chosen.all_to_all_kernel or prompt_kernel(chosen.profile))
+    host = chosen.constant(b.kind.attention)
+    rows, only = [], []
+    for taken in prompts.tolist():
+        size = min(taken, float(workload.input_tokens))
         count, past = taken / size, (workload.input_tokens - size) / 2
-        attention = mixed_attention(decode, prefill_attention(np.array([size]), np.array([past]), count))
-        together = price_pass(b, mixed_plan(layouts, plan, float(taken), count), attention, without).sum(axis=0)[0, 0]
+        prompt = prefill_attention(np.array([size]), np.array([past]), count)
+        attention = mixed_attention(decode, prompt)
+        together = price_pass(b, mixed_plan(layouts, plan, taken, count), attention, without).sum(axis=0)[0, 0]
         rows.append(np.maximum(together - alone, 0.0))
-    extra = np.array(rows)
-    # A first pass has no running sequence; the smallest table entry (one) stands in, a token in thousands.
+        tokens = np.full((1, 1), taken)
+        prompts_alone = build_plan(layouts, tokens, tokens * layout.dpa, np.full((1, 1), count))
+        seconds = float(price_pass(b, prompts_alone, prompt, prefill_options).sum())
+        only.append(seconds + max(host, -0.5 * seconds))
+    extra, first = np.array(rows), np.array(only)
     seconds, passes, mean = schedule_job(
         per_rank,
         capacity=most,
@@ -183,10 +190,11 @@ def offline_throughput(
         output_tokens=workload.output_tokens,
         max_tokens=budget,
         step_seconds=lambda n, context: _between(steps, contexts, running, context, n),
-        prompt_seconds=lambda n, taken: _between(extra, prompts, running, taken, n),
+        prompt_seconds=lambda n, taken: (
+            _between(extra, prompts, running, taken, n) if n else float(np.interp(taken, prompts, first))
+        ),
     )
-    total = per_rank * layout.dpa * workload.output_tokens
-    return OfflineRun(seconds, passes, capacity, mean, total / seconds / layout.gpus)
+    return OfflineRun(seconds, passes, capacity, mean, requests * workload.output_tokens / seconds / layout.gpus)
 
 
 def _between(table: FloatArray, rows: FloatArray, columns: FloatArray, row: float, column: float) -> float:

@@ -108,6 +108,25 @@ def test_distinct_domains_against_simulation() -> None:
     assert cost.scale_out_seconds == pytest.approx(100 * 14336 * touched / out, rel=0.01)
 
 
+@pytest.mark.parametrize(("hardware", "ep", "k"), [("h200", 32, 8), ("gb300", 144, 8), ("gb300", 96, 8), ("gb300", 128, 4), ("b200", 12, 6)])
+def test_domains_filled_in_part_against_simulation(hardware: str, ep: int, k: int) -> None:
+    # Every rank sends; copies over both links are counted one by one, the GPU of the same index receiving for its domain.
+    rng, size = np.random.default_rng(11), load_hardware(hardware).scale_up_gpus
+    crossed, forwarded = [], []
+    for sender in rng.integers(0, ep, 6_000):
+        reached = np.unique(rng.integers(0, ep, k))
+        far = {int(rank) // size for rank in reached} - {int(sender) // size}
+        landing = {d * size + min(int(sender) % size, min(size, ep - d * size) - 1) for d in far}
+        crossed.append(len(far))
+        forwarded.append(len(set(reached.tolist()) - landing - {int(sender)}))
+    cost = moe_dispatch_cost(
+        100, ep, hidden_size=7168, top_k=k, num_experts=ep * 4, format="bf16", profile=load_profile("ideal", hardware=hardware)
+    )
+    links = load_hardware(hardware)
+    assert cost.scale_out_seconds == pytest.approx(100 * 14336 * np.mean(crossed) / links.scale_out_bytes_per_second, rel=0.03)
+    assert cost.scale_up_seconds == pytest.approx(100 * 14336 * np.mean(forwarded) / links.scale_up_bytes_per_second, rel=0.03)
+
+
 @pytest.mark.parametrize(("domains", "rates"), [(2, (90e9, 81e9)), (4, (61e9, 61e9))])
 def test_published_exchanges_between_domains(domains: int, rates: tuple[float, float]) -> None:
     # DeepEP's README, SM90: 8192 tokens, FP8 out and BF16 back; logical bytes count the sender's own domain. The bare

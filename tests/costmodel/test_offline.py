@@ -10,6 +10,7 @@ from shapefront.costmodel.errors import InvalidValueError
 from shapefront.costmodel.layout import Layout, LayoutBatch
 from shapefront.costmodel.models import load_model
 from shapefront.costmodel.offline import offline_throughput, schedule_job
+from shapefront.costmodel.prefill import prefill
 from shapefront.costmodel.serving import ServingSetup
 from shapefront.costmodel.serving_frontier import frontier
 from shapefront.costmodel.workload import Workload
@@ -83,6 +84,26 @@ def test_one_request_is_its_prefill_and_its_steps() -> None:
         QWEN, layout, requests=1, workload=Workload(input_tokens=1024, output_tokens=3), profile="gb300-blog"
     )
     assert longer.seconds - run.seconds == pytest.approx(step, rel=1e-2)  # one pass more, at a context one token longer
+
+
+@pytest.mark.parametrize(("model", "layout"), [("Llama-3.1-70B", "tpa=1,tpf=1"), ("DeepSeek-R1", "dpa=4,ep=4")])
+def test_answers_of_one_token_are_prefill(model: str, layout: str) -> None:
+    # Nothing ever decodes: 1,000 prompts of 1,024 tokens in passes of 8,192 are 125 passes a rank that prefill prices alike.
+    design, where = load_model(model), Layout.parse(layout)
+    work = Workload(input_tokens=1024, output_tokens=1)
+    run = offline_throughput(design, where, requests=1000 * where.dpa, workload=work)
+    chunk = prefill(design, where, input_tokens=1024, chunk_tokens=8192)
+    assert run.passes == 125
+    assert 1 / run.tokens_per_second_per_gpu == pytest.approx(1024 / float(chunk.tokens_per_second_per_gpu[0, 0]), rel=0.02)
+
+
+def test_the_fullest_rank_sets_the_time_but_only_requests_count() -> None:
+    # One request on eight attention ranks: seven are idle, and the job's tokens are one answer's.
+    work, layout = Workload(input_tokens=1024, output_tokens=128), Layout(dpa=8, ep=8)
+    run = offline_throughput(load_model("DeepSeek-R1"), layout, requests=1, workload=work)
+    assert run.tokens_per_second_per_gpu == pytest.approx(128 / run.seconds / 8)
+    full = offline_throughput(load_model("DeepSeek-R1"), layout, requests=8, workload=work)
+    assert full.seconds == run.seconds
 
 
 @pytest.mark.parametrize(("model", "layout"), [("Qwen3-30B-A3B", "dpa=2,ep=2"), ("Llama-3.1-8B", "tpa=1,tpf=1")])
