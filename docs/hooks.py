@@ -53,11 +53,15 @@ def figures_table() -> str:
     """Errors on public figures."""
     from shapefront.costmodel.calibration.serving_figures import figure_table, validate_figures
 
-    lines = ["| quantity | system | stack | model | format | figures | median | bias |", "|---|---|---|---|---|---|---|---|"]
-    rows = figure_table(validate_figures()[0])
+    lines = ["| quantity | system | stack | model | format | figures | median | bias | from | to |", "|---" * 10 + "|"]
+    figures = validate_figures()[0]
+    rows = figure_table(figures)
     for row in sorted(rows, key=lambda row: (row["kind"], row["system"], row["stack"], row["model"])):
         cells = [*(row[name] for name in ("kind", "system", "stack", "model", "format", "n"))]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{row['median']:.0%}", f"{row['bias']:+.0%}"])) + " |")
+        same = [f for f in figures if (f.kind, f.system, f.stack, f.model, f.format) == tuple(cells[:5])]
+        errors = [f.predicted / f.published - 1 for f in same]
+        shown = [f"{row['median']:.0%}", *(f"{x:+.0%}" for x in (row["bias"], min(errors), max(errors)))]
+        lines.append("| " + " | ".join(map(str, [*cells, *shown])) + " |")
     return "\n".join(lines)
 
 
