@@ -79,7 +79,7 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
         "pairwise_error": error,
         "reference": reference,
         "architectures": rows,
-        "pareto": envelope(rows),
+        "pareto": operating_points(rows),
         "runners_up": runners_up(outcome, describer, {p: row["architecture_id"] for p, _, row in designs}, rows, error),
     }
 
@@ -128,6 +128,20 @@ def _mark_error(rows: Sequence[dict[str, Any]], error: float | None) -> None:
             if before["frontier_area"] > 0 and 1 - row["frontier_area"] / before["frontier_area"] <= error:
                 row["within_model_error_of"] = before["architecture_id"]
         before = row
+
+
+def operating_points(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of pareto.csv: each equal-quality design's own frontier in rank order, then the envelope of all designs.
+
+    ``front`` says which: ``equal_quality`` or ``open`` (the envelope, whose points may be an equal-quality design's, too).
+    """
+    equal = [row for row in rows if "equal_quality" in row["fronts"] and not row.get("twin_of")]
+    own = [
+        {"architecture_id": row["architecture_id"], **point, "front": "equal_quality"}
+        for row in equal
+        for point in row["frontier"]
+    ]
+    return own + [{**point, "front": "open"} for point in envelope(rows)]
 
 
 def envelope(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -55,6 +55,7 @@ PARETO_COLUMNS = (
     "ttft_seconds",
     *_LAYOUT,
     "bound",
+    "front",
 )
 # what `run --json` prints, in order; everything else of result.json stays in the file
 JSON_KEYS = (
@@ -113,10 +114,10 @@ class Result:
 
     @property
     def pareto(self) -> pd.DataFrame:
-        """Upper envelope of operating points with the columns of pareto.csv."""
+        """Operating points of both fronts with the columns of pareto.csv; ``front`` is ``equal_quality`` or ``open``."""
         import pandas as pd
 
-        return pd.DataFrame(self.data["pareto"], columns=list(PARETO_COLUMNS))
+        return pd.DataFrame(self._operating_points(), columns=list(PARETO_COLUMNS))
 
     def row(self, architecture_id: str) -> dict[str, Any]:
         """One architecture (or ``reference``) by id.
@@ -170,8 +171,11 @@ class Result:
         return to_csv(self._ranked_columns(), rows)
 
     def pareto_csv(self) -> str:
-        """Text of pareto.csv."""
-        return to_csv(PARETO_COLUMNS, self.data["pareto"])
+        """Text of pareto.csv: each equal-quality design's own frontier, then the open front's envelope."""
+        return to_csv(PARETO_COLUMNS, self._operating_points())
+
+    def _operating_points(self) -> list[dict[str, Any]]:
+        return [{"front": "open", **point} for point in self.data["pareto"]]  # a first result.json had the envelope alone
 
     def write(self, folder: Path, *, study_toml: str = "") -> list[str]:
         """Write every output but the log into ``folder``; result.json last.

@@ -6,7 +6,7 @@ Keys that are not named here are let through. ``None`` stands where there is no 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -59,6 +59,7 @@ class _FrontierPoint(_Point):
 
 class _ParetoPoint(_FrontierPoint):
     architecture_id: Text
+    front: Literal["equal_quality", "open"] = "open"
 
 
 class _Step(_Part):

@@ -35,7 +35,7 @@ _MARKDOWN = (
 
 
 def csv_files(result: Result) -> dict[str, str]:
-    """ranked.csv (one row per architecture) and pareto.csv (the envelope's operating points)."""
+    """ranked.csv (one row per architecture) and pareto.csv (operating points of both fronts)."""
     return {"ranked.csv": result.ranked_csv(), "pareto.csv": result.pareto_csv()}
 
 
