@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..search.outcome import SearchOutcome
 from .describe import MAX_REPORTED
+from .failures import MOST_COMMON, causes
 from .output import plain
 from .rank import rank
 from .result import FORMAT_VERSION
@@ -33,6 +35,7 @@ def contents(
         "engine": spec.search.engine,
         "trials": outcome.trials,
         "legal_trials": outcome.legal_trials,
+        **failures(outcome.priced.errors),
         "legal_architectures": outcome.legal_architectures,
         "legal_in_study": outcome.legal_in_study,
         "exhausted": outcome.exhausted,
@@ -62,6 +65,13 @@ def contents(
         "kinds": kinds,
         "spec": spec_to_dict(spec),
     }
+
+
+def failures(errors: Iterable[str]) -> dict[str, Any]:
+    """``failed_trials`` and ``failures`` (causes with their counts) of user functions; nothing where none failed."""
+    found = causes(errors)
+    rows = [{"cause": text, "trials": number} for text, number in found[:MOST_COMMON]]
+    return {"failed_trials": sum(number for _, number in found), "failures": rows} if found else {}
 
 
 def _kind(kind: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ..search.evaluate import BLOCK, Priced, evaluate
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
+from .failures import FirstCalls
 from .interrupts import Interrupts
 from .spec import StudySpec, UserObjectiveSpec
 from .user_objective import Call, ExternalObjective, UserFunction, call_key
@@ -120,12 +122,16 @@ class StudyEvaluator:
         engine: who does the work.
         store: where answers of user functions are kept as they come; None keeps none.
         known: answers taken from the storage.
+        first: watches the first calls of each function; None watches none.
+        stops: raise as soon as ``first`` has seen enough; otherwise whoever made it asks.
     """
 
     spec: StudySpec
     engine: Engine
     store: StudyStore | None
     known: dict[str, tuple[float, str]]
+    first: FirstCalls | None = None
+    stops: bool = True
 
     def __call__(self, problem: SearchProblem, candidates: Candidates) -> Priced:
         """Price candidates, in order."""
@@ -175,13 +181,24 @@ class StudyEvaluator:
 
     def _answers(self, user: UserObjectiveSpec, calls: Sequence[Call]) -> list[tuple[float, str]]:
         new = list({call.key: call for call in calls if call.key not in self.known}.values())
-        self.engine.call(user, new, self._keep)
+        if self.first is not None:
+            self.first.expect(user.name, [call.key for call in calls])
+            for call in calls:
+                if call.key in self.known:
+                    self.first.answered(user.name, call.key, *self.known[call.key])
+            if self.stops:
+                self.first.check()
+        self.engine.call(user, new, partial(self._keep, user.name))
         return [self.known[call.key] for call in calls]
 
-    def _keep(self, call: Call, value: float, error: str) -> None:
+    def _keep(self, name: str, call: Call, value: float, error: str) -> None:
         self.known[call.key] = (value, error)
         if self.store is not None:
             self.store.add_evaluation(call.key, value, error)
+        if self.first is not None:
+            self.first.answered(name, call.key, value, error)
+            if self.stops:
+                self.first.check()
 
 
 def operating_points(problem: SearchProblem, priced: Priced, row: int, design: Any) -> dict[str, Any]:

@@ -143,6 +143,11 @@ class _Certificate(_Part):
     gap_hypervolume: MaybeNumber
 
 
+class _Failure(_Part):
+    cause: Text
+    trials: int
+
+
 class _Result(_Part):
     study: Text
     title: Text
@@ -150,10 +155,13 @@ class _Result(_Part):
     engine: Text
     trials: int
     legal_trials: int
+    failed_trials: int = 0
+    failures: list[_Failure] = []
     legal_architectures: int
     exhausted: bool
     interrupted: bool
     hypervolume: MaybeNumber
+    ranked_by: Text = "frontier_area"
     objectives: list[Text]
     rates: list[Number]
     area: _Area

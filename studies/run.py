@@ -16,6 +16,7 @@ from ..search.problem import SearchProblem
 from ..search.space import Candidates
 from .contents import contents
 from .evaluators import Engine, LocalEngine, StudyEvaluator
+from .failures import FirstCalls, listed
 from .files import OutputError, prepare_results, remove_leftovers
 from .folder_lock import FolderLock
 from .interrupts import Interrupts
@@ -26,6 +27,7 @@ from .progress import make_reporter
 from .record import TrialRecorder, make_metadata
 from .result import Result
 from .storage import StorageError, storage_kind
+from .user_objective import UserCodeError
 
 if TYPE_CHECKING:
     from .study import RunOptions, Study
@@ -71,8 +73,14 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     recorder = TrialRecorder(store, stored)
     started = time.monotonic()
     with interrupts.listening():
-        evaluator = StudyEvaluator(spec, engine, store, dict(stored.evaluations) if stored else {})
-        outcome = search(study, problem, evaluator, recorder, reporter, interrupts)
+        way_out = "mend it, then the same command" + ("" if store.kind == "memory" else " with --resume --retry-failed")
+        known = dict(stored.evaluations) if stored else {}
+        evaluator = StudyEvaluator(spec, engine, store, known, FirstCalls(way_out))
+        try:
+            outcome = search(study, problem, evaluator, recorder, reporter, interrupts)
+        except UserCodeError as error:
+            log(f"stopped: {' '.join(str(error).split())}")
+            raise
         certificate = None
         if options.certify and not outcome.interrupted:
             outcome, certificate = certify(problem, outcome, evaluator, recorder, reporter, options.certify_seconds)
@@ -87,8 +95,7 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         log.note(f"objective {name} is the same for every design priced: it ranks nothing")
     failed = [text for text in outcome.priced.errors if text]
     if failed:
-        first = " ".join(failed[0].split())[:300]
-        log.note(f"user functions failed for {len(failed)} of {len(outcome.priced)} designs; the first: {first}")
+        log.note(f"user functions failed for {len(failed)} of {len(outcome.priced)} designs: {listed(failed)}")
     result = Result(contents(spec, outcome, profile, certificate))
     if options.out is not None:
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..constraints.equal_quality import HIGH_SHARE, LOW_SHARE
 from .output import count, number, print_table, say
+from .ranking import at_concurrency_limit, differing, extra_objectives, ranked_by_text
 from .result import Result
 
 _SHOWN = 12
@@ -32,7 +33,7 @@ def settings_text(result: Result) -> str:
     swept = f"{settings['layouts']} layouts x {settings['concurrencies']} concurrencies"
     return (
         f"{data['study']}: {budget} ± {settings['tolerance']:.1%}; {served}; {stored}; profile {settings['profile']} on "
-        f"{settings['hardware']}; {swept}; seed {data['seed']}, D = {settings['train_tokens']:.3g} training tokens"
+        f"{settings['hardware']}; {swept}; seed {data['seed']}; quality laws at {count(settings['train_tokens'])} training tokens"
     )
 
 
@@ -45,27 +46,39 @@ def show_result(result: Result, folder: Path | None) -> None:
     """Print a result for people."""
     data = result.data
     say(settings_text(result))
-    say(
-        f"{data['trials']} trials, {data['legal_trials']} legal; {data['legal_architectures']} of "
-        f"{data['legal_in_study']} legal architectures priced"
-        f"{' (all)' if data['legal_architectures'] == data['legal_in_study'] else ''}; hypervolume {data['hypervolume']:.4f}"
-    )
+    failed = f", {data['failed_trials']} failed" if data.get("failed_trials") else ""
+    say(_searched(data))
     rates = [point["rate"] for point in result.reference["at_rates"]]
     moe = has_experts(result)
-    columns = ["rank", "id", "quality", "H", "H'e" if moe else "H'", "L", "heads", "KV", "head"]
-    columns += ["E", "k"] if moe else []
-    columns += ["total", "active", "area/ref", *(f"tok/s/GPU @{rate:g}" for rate in rates), "dL_shape, nats/token", "note"]
-    rows = [
-        _row(row, moe)
-        for row in [*result.ranked_rows[:_SHOWN], *data.get("runners_up", [])[: max(0, _SHOWN - len(result.ranked_rows))]]
+    off = data.get("runners_up", [])
+    shown = [*result.ranked_rows[:_SHOWN], *off[: max(0, _SHOWN - len(result.ranked_rows))]]
+    extra, differ = extra_objectives(result), differing(shown, result.reference)
+    columns = [
+        "rank",
+        "id",
+        "quality",
+        *(heading for heading, _ in differ),
+        "H",
+        "H'e" if moe else "H'",
+        "L",
+        "heads",
+        "KV",
+        "head",
     ]
-    rows.append(_row({**result.reference, "rank": None, "frontier_area_over_reference": 1.0}, moe))
-    print_table(
-        columns, rows, title="Ranked by frontier area: the equal-quality front, the open one, then the best designs off them"
-    )
+    columns += ["E", "k"] if moe else []
+    columns += ["total", "active", *(heading for heading, _ in extra), "area/ref", *(f"tok/s/GPU @{rate:g}" for rate in rates)]
+    columns += ["dL_shape, nats/token", "note"]
+    rows = [
+        _row(row, moe, [name for _, name in extra], [key for _, key in differ], result.spec)
+        for row in [*shown, {**result.reference, "rank": None, "frontier_area_over_reference": 1.0}]
+    ]
+    title = f"Ranked by {ranked_by_text(result)}: the equal-quality front, the open one, then the best designs off them"
+    print_table(columns, rows, title=title)
+    everything = len(result.ranked_rows) + len(off)
+    if len(shown) < everything:
+        say(f"{len(shown)} of {everything} shown; all in ranked.csv")
     say(rates_text(rates))
-    if len(result.ranked_rows) > _SHOWN:
-        say(f"… {len(result.ranked_rows) - _SHOWN} more in ranked.csv")
+    _show_limit(result, shown)
     _show_gains(result)
     _show_error(data)
     for note in result.notes:
@@ -80,7 +93,31 @@ def show_result(result: Result, folder: Path | None) -> None:
         say(f"written to {folder}")
 
 
-def _row(row: Mapping[str, Any], moe: bool) -> list[Any]:
+def _searched(data: Mapping[str, Any]) -> str:
+    """How much was priced, and why more than was asked for."""
+    asked = data["spec"].get("search", {}).get("trials")
+    more = ""
+    if data["engine"] == "optuna" and asked and data["trials"] > asked:
+        more = f" ({asked} asked for; the rest are neighbours on the lattice, priced until none is better)"
+    whole = " (all)" if data["legal_architectures"] == data["legal_in_study"] else ""
+    return (
+        f"{data['trials']} trials{more}, {data['legal_trials']} legal; {data['legal_architectures']} of {data['legal_in_study']} "
+        f"legal architectures priced{whole}"
+    )
+
+
+def _show_limit(result: Result, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say where the study's concurrency, not the hardware, ends a design's throughput."""
+    bound = [row["architecture_id"] for row in [*rows, result.reference] if at_concurrency_limit(row, result.spec)]
+    if bound:
+        limit = result.spec["concurrency"]["high"]
+        say(
+            f"at the limit ({', '.join(bound)}): the best point has the {limit:,.0f} sequences in flight that the study allows, so "
+            "more throughput may exist; raise high in [concurrency]"
+        )
+
+
+def _row(row: Mapping[str, Any], moe: bool, extra: Sequence[str], differ: Sequence[str], spec: Mapping[str, Any]) -> list[Any]:
     width = row["moe_intermediate_size"] if moe else row["intermediate_size"]
     reference = row["architecture_id"] == "reference"
     note = str(row.get("name", "")) if reference else ""
@@ -88,17 +125,22 @@ def _row(row: Mapping[str, Any], moe: bool) -> list[Any]:
         note = f"within model error of {row['within_model_error_of']}"
     if row.get("twins"):
         note += f"{'; ' if note else ''}{row['twins']} near-twins"
+    limited = at_concurrency_limit(row, spec)
+    if limited:
+        note += f"{'; ' if note else ''}at the limit of sequences @{', @'.join(f'{rate:g}' for rate in limited)}"
     cells: list[Any] = ["" if reference else str(row["rank"]), row["architecture_id"]]
     quality = "equal" if row["equal_quality"] else "open"
     cells += [
         "reference" if reference else f"{quality}, dominated" if row.get("dominated") else quality,
+        *(str(row.get(key, "")) if key == "family" else row[key] for key in differ),
         row["hidden_size"],
         width,
         row["num_hidden_layers"],
     ]
     cells += [row["num_attention_heads"], row["num_key_value_heads"], row["head_dim"] or row["v_head_dim"]]
     cells += [row["num_experts"], row["num_experts_per_tok"]] if moe else []
-    cells += [count(row["total_params"]), count(row["active_params"]), row["frontier_area_over_reference"]]
+    cells += [count(row["total_params"]), count(row["active_params"])]
+    cells += [*(row["objectives"].get(name) for name in extra), row["frontier_area_over_reference"]]
     cells += [point["tokens_per_second_per_gpu"] for point in row["at_rates"]]
     return [*cells, row["delta_loss_shape"], note]
 

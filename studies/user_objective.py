@@ -28,6 +28,7 @@ from ..search.objectives import Context, Objective
 
 _LOOK_SECONDS = 0.2  # how often a waiting run looks whether it should stop
 START_SECONDS = 60.0  # time a function's module may take to import
+TIMED_OUT = " s and was stopped"  # how the message of a time-out ends
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class UserFunction:
                 and time.monotonic() >= process.deadline
             ):
                 process.kill()
-                yield process, (math.nan, f"user function '{self.name}' took more than {self.timeout:g} s and was stopped")
+                yield process, (math.nan, f"user function '{self.name}' took more than {self.timeout:g}{TIMED_OUT}")
 
     def _read(self, answer: dict[str, Any]) -> tuple[float, str]:
         if "error" in answer:

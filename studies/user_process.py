@@ -12,7 +12,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # Linux prctl(2): signal the child when its parent dies
@@ -37,6 +38,20 @@ def _words(error: BaseException) -> str:
         return str(error)
     except Exception as worse:
         return f"(no text: {type(worse).__name__})"
+
+
+def where(error: BaseException, entry: str, folders: Sequence[str]) -> str:
+    """`` (file, line n)``: the innermost line of the function's own module, else the innermost of all.
+
+    Files below one of ``folders`` are named from there.
+    """
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without the line below that makes the call
+    own = getattr(sys.modules.get(entry.partition(":")[0]), "__file__", None)
+    chosen = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1] if frames else None)
+    if chosen is None:
+        return ""
+    name = next((os.path.relpath(chosen.filename, f) for f in folders if chosen.filename.startswith(f + os.sep)), chosen.filename)
+    return f" ({name}, line {chosen.lineno})"
 
 
 def main() -> None:
@@ -64,7 +79,7 @@ def main() -> None:
             value = float(function(Architecture.from_dict(call["design"]), call["point"]))
             answer: dict[str, Any] = {"value": value}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {_words(error)}"[:500]}
+            answer = {"error": f"{type(error).__name__}: {_words(error)}"[:500] + where(error, entry, folders)}
         answers.write(json.dumps(answer) + "\n")
 
 

@@ -12,6 +12,7 @@ import typer
 from ..output import print_json
 from ..show import show_result
 from ..study import DEFAULT_STUDY, Study
+from ..user_objective import UserCodeError
 
 
 def run(
@@ -70,3 +71,6 @@ def run(
     if result.interrupted:
         print(f"shapefront: interrupted; results so far are in {folder}, continue with --resume", file=sys.stderr)
         raise typer.Exit(130)
+    if result.data.get("failed_trials") and not result.data["legal_trials"]:
+        cause = result.data["failures"][0]["cause"]
+        raise UserCodeError(f"no legal design is left, {result.data['failed_trials']} failed: {cause}")

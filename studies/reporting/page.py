@@ -9,7 +9,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ..output import count, number, plain
-from .words import Row, design_sentences, headline, layout_text, percent, runner_up_sentences, shape_text
+from ..ranking import differing, extra_objectives, ranked_by, ranked_by_text
+from .words import Row, design_sentences, headline, hypervolume_text, layout_text, percent, runner_up_sentences, shape_text
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -82,10 +83,10 @@ def _script_json(value: Any) -> str:
 def _answer(result: Result) -> str:
     data, reference = result.data, result.reference
     rows = result.ranked_rows
-    items = []
+    items, extra = [], extra_objectives(result)
     for row in rows[:SHOWN]:
         kind, tag = ("equal", "equal quality") if row["equal_quality"] else ("open", "open front")
-        items.append(_item(kind, f"{row['rank']}. {row['architecture_id']}", tag, design_sentences(row, reference)))
+        items.append(_item(kind, f"{row['rank']}. {row['architecture_id']}", tag, design_sentences(row, reference, extra)))
     for index, row in enumerate(data.get("runners_up", [])[: max(0, SHOWN - len(rows))], 1):
         name = row.get("architecture_id") or f"close behind {index}"
         tag = f"just off the fronts, {'equal quality' if row['equal_quality'] else 'open'}"
@@ -94,7 +95,7 @@ def _answer(result: Result) -> str:
     return (
         f"<header><p class='soft'>shapefront report · study {escape(data['study'])}</p><h1 id='answer' tabindex='-1'>"
         f"{escape(data.get('title') or data['study'])}</h1></header>"
-        f"<p class='lead'>{escape(headline(rows, reference, data.get('settings', {}).get('total_params')))}{state}</p>"
+        f"<p class='lead'>{escape(headline(rows, reference, data.get('settings', {}).get('total_params'), ranked_by(result)))}{state}</p>"
         f"<p class='soft'>Reference: {escape(str(reference.get('name', 'reference')))}: {escape(shape_text(reference))}. "
         f"{escape(_setting(result))}</p><ol class='designs'>{''.join(items)}</ol>"
     )
@@ -190,7 +191,11 @@ def _ranked(result: Result) -> str:
     columns = [(name, key) for name, key in COLUMNS if any(row.get(key) for row in everything)]
     rates = [point["rate"] for point in reference["at_rates"]]
     heads = [("rank", True), ("design", False), ("quality", False), ("area ÷ ref", True)]
+    extra = extra_objectives(result)
+    heads[3:3] = [(heading, True) for heading, _ in extra]
     heads += [(f"tok/s/GPU @{rate:g}", True) for rate in rates]
+    differ = [(heading, key) for heading, key in differing(everything[:-1], reference) if key not in dict(COLUMNS).values()]
+    heads += [(heading, key != "family") for heading, key in differ]
     heads += [*((name, True) for name, _ in columns), ("total", True), ("active", True), ("KV B/token", True)]
     heads += [("ΔL_shape, nats/token", True), ("gives up", False)]
     rows: list[tuple[str, list[Any]]] = []
@@ -199,14 +204,16 @@ def _ranked(result: Result) -> str:
         cells: list[Any] = ["" if own else row["rank"], str(row.get("name") or "reference") if own else row["architecture_id"]]
         kind = "equal" if row["equal_quality"] else "open"
         cells.append("reference" if own else f"{kind}, off the front" if row.get("dominated") else kind)
+        cells += [row["objectives"].get(name) for _, name in extra]
         cells.append(1.0 if own else row["frontier_area_over_reference"])
         cells += [point["tokens_per_second_per_gpu"] for point in row["at_rates"]]
+        cells += [str(row.get(key, "")) if key == "family" else row.get(key) for _, key in differ]
         cells += [row.get(key) for _, key in columns]
         cells += [(count(row["total_params"]), row["total_params"]), (count(row["active_params"]), row["active_params"])]
         cells += [row.get("kv_bytes_per_token"), row["delta_loss_shape"], "; ".join(row.get("gives_up") or [])]
         rows.append(("reference" if own else "", cells))
     note = (
-        "<p class='soft'>Equal-quality designs first, each front by frontier area, near-twins grouped; "
+        f"<p class='soft'>Equal-quality designs first, each front by {escape(ranked_by_text(result))}, near-twins grouped; "
         "then what comes next to the fronts. tok/s/GPU @20: output tokens/s of a GPU while every user gets at least 20 tokens/s. "
         "ΔL_shape: predicted loss above that of the best split of width and depth.</p>"
     )
@@ -286,13 +293,20 @@ def _caveats(result: Result, caveats: Sequence[str]) -> str:
     return f"<h2>What these numbers do not say</h2><ul>{items}</ul>"
 
 
+def failed_text(data: Mapping[str, Any]) -> str:
+    """How many trials failed in a user function, and of what."""
+    found = "; ".join(f"{row['trials']} x {row['cause']}" for row in data.get("failures", []))
+    return f"{data['failed_trials']} ({found})" if found else str(data["failed_trials"])
+
+
 def _provenance(result: Result, provenance: Mapping[str, str]) -> str:
     data = result.data
     facts = {
         "study": data["study"], "seed": data["seed"], "engine": data.get("engine", ""), "trials": data["trials"],
         "legal trials": data["legal_trials"],
+        **({"failed trials": failed_text(data)} if data.get("failed_trials") else {}),
         "legal architectures priced": f"{data['legal_architectures']} of {data.get('legal_in_study', '?')}",
-        "hypervolume": number(data["hypervolume"], 6), "certificate": (data.get("certificate") or {}).get("status", "none"),
+        "hypervolume (of the objectives over the reference's, larger is better)": hypervolume_text(data["hypervolume"]), "certificate": (data.get("certificate") or {}).get("status", "none"),
     }  # fmt: skip
     rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(str(v))}</td></tr>" for k, v in {**facts, **provenance}.items())
     spec = escape(json.dumps(plain(data.get("spec", {})), indent=2))

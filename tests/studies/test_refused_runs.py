@@ -99,7 +99,8 @@ def test_failed_user_functions_are_told_at_the_end() -> None:
     result = small_study(user=user).run(trials=4, allow_code=True)
     assert result.data["legal_trials"] == 0
     (note,) = [note for note in result.notes if "user functions failed" in note]
-    assert "designs; the first: user function 'mine' failed: Speechless: (no text: ValueError)" in note
+    assert f"designs: {result.data['trials']} x user function 'mine' failed: Speechless: (no text: ValueError) (tests/" in note
+    assert result.data["failed_trials"] == result.data["trials"]
 
 
 def test_an_objective_that_ranks_nothing_is_told_at_the_end() -> None:

@@ -15,6 +15,7 @@ from shapefront.studies.storage import open_store
 from shapefront.studies.user_objective import Call, UserCodeError, UserFunction, call_key
 from tests.studies.small import ROOT, outputs, run_cli, small_study, write_study
 
+FUNCTIONS = ROOT / "tests" / "studies" / "user_functions.py"
 DESIGN = Architecture(hidden_size=1024, num_hidden_layers=5, num_attention_heads=8, vocab_size=1000, intermediate_size=2048)
 
 
@@ -45,7 +46,9 @@ def test_answers_come_in_the_order_of_the_calls() -> None:
 def test_a_failure_is_one_call_with_its_message() -> None:
     values = _run("fails_on_odd_depth")
     assert [math.isnan(value) for value, _ in values] == [True, False, True, False]
-    assert values[0][1] == "user function 'mine' failed: RuntimeError: no data for 1 layers"
+    line = next(n for n, text in enumerate(FUNCTIONS.read_text().splitlines(), start=1) if "no data for" in text)
+    expected = f"user function 'mine' failed: RuntimeError: no data for 1 layers (tests/studies/user_functions.py, line {line})"
+    assert values[0][1] == expected
     assert values[1] == (1024.0, "")
 
 
