@@ -167,12 +167,13 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     try:
         if not path.is_file():
-            raise InvalidValueError(f"{path}: no such file")
+            what = "is not a plain file; give a TOML file" if path.exists() else "no such file"
+            raise InvalidValueError(f"{path}: {what}")
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise InvalidValueError(
                 f"{path}: {path.stat().st_size} bytes is more than the {_MAX_FILE_BYTES} a TOML file may have"
             )
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # some editors write a byte-order mark
         if any(_key_depth(line) > _MAX_KEY_DEPTH for line in text.splitlines()):
             raise InvalidValueError(f"{path}: a key is nested deeper than {_MAX_KEY_DEPTH} tables; flatten it")
         return tomllib.loads(text)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from .output import write_any_encoding
+from .output import open_closed_streams, write_any_encoding
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -138,6 +138,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
         SystemExit: 0 on success, 2 where the user's input breaks a rule (one message on stderr, no traceback), 130
             after an interrupt.
     """
+    open_closed_streams()
     write_any_encoding()
     try:
         typer.main.get_command(app).main(args=argv, prog_name="shapefront", standalone_mode=True)

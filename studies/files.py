@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,14 @@ from typing import Any
 from ..costmodel import InvalidValueError
 
 ASIDE = ".writing-"  # prefix of files that are not whole yet
+
+
+def aside_of(path: Path) -> Path:
+    """A name beside ``path`` that no other writer has, of this process or another."""
+    return path.parent / f"{ASIDE}{os.getpid()}-{secrets.token_hex(4)}-{path.name}"
+
+
+_FORMULA = tuple("=+-@\t\r")
 
 
 class OutputError(InvalidValueError):
@@ -36,8 +45,8 @@ def write_whole(path: Path, data: str | bytes) -> None:
     """
     if path.exists() and not path.is_file():
         raise OutputError(f"{path}: is not a plain file, so it is not replaced; choose another --out")
-    aside = path.parent / f"{ASIDE}{path.name}"
-    raw = data.encode() if isinstance(data, str) else data
+    aside = aside_of(path)
+    raw = data.encode(errors="backslashreplace") if isinstance(data, str) else data  # lone surrogates of foreign messages
     try:
         with open(aside, "wb") as file:
             file.write(raw)
@@ -56,10 +65,8 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     Raises:
         OutputError: the folder cannot be written.
     """
-    aside, old = path.parent / f"{ASIDE}{path.name}", path.parent / f"{ASIDE}old-{path.name}"
+    aside, old = aside_of(path), aside_of(path)
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
         aside.mkdir()
         fill(aside)
         for folder, _, names in os.walk(aside):
@@ -94,7 +101,7 @@ def prepare_folder(folder: Path) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is a file, not a folder; choose another --out")
-    probe = folder / f"{ASIDE}probe"
+    probe = aside_of(folder / "probe")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"")
@@ -136,6 +143,12 @@ def to_csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
+    text = _plain_cell(value)
+    # A spreadsheet would run text that begins so; numbers are ours and stay.
+    return f"'{text}" if isinstance(value, str) and text[:1] in _FORMULA else text
+
+
+def _plain_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):

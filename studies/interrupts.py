@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+_PR_SET_PDEATHSIG = 1  # Linux prctl(2): signal the child when its parent dies
+
+
+def die_with_parent() -> None:
+    """Let this process be killed when its parent dies, however that ends (Linux; elsewhere nothing is done)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Interrupts:

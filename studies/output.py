@@ -35,11 +35,21 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
 
 
 def write_any_encoding() -> None:
-    """Let stdout and stderr write every text, whatever the locale's encoding."""
+    """Let stdout and stderr write every text, whatever the locale's encoding, also half of a surrogate pair."""
     codecs.register_error("shapefront", _nearest)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and not _unicode(stream):
-            stream.reconfigure(errors="shapefront")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace" if _unicode(stream) else "shapefront")
+
+
+def open_closed_streams() -> None:
+    """Open what the caller closed of stdin, stdout and stderr on the null device, so that no file takes its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, this one
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _unicode(stream: Any) -> bool:

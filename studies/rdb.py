@@ -29,7 +29,13 @@ RETRY_SECONDS = 60.0  # how long a database may be away before a run gives up
 
 def hide_password(url: str) -> str:
     """The URL without its password, for messages."""
-    return re.sub(r"://([^:/@]*):[^@]*@", r"://\1:***@", url)[:200]
+    start, separator, rest = url.partition("://")
+    place, question, query = rest.partition("?")
+    user, at, host = place.rpartition("@")
+    if at and ":" in user:
+        place = f"{user.partition(':')[0]}:***@{host}"
+    query = re.sub(r"([^=&]*passw[^=&]*)=[^&]*", r"\1=***", query, flags=re.IGNORECASE)
+    return f"{start}{separator}{place}{question}{query}"[:200]
 
 
 def with_retries(

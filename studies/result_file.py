@@ -15,6 +15,7 @@ from .result_shape import shape_error
 
 FORMAT_VERSION = 1
 _MAX_BYTES = 500_000_000
+_MOST_DIGITS = 25
 
 
 class ResultError(InvalidValueError):
@@ -35,7 +36,7 @@ def read_result(path: Path) -> dict[str, Any]:
             raise ResultError(f"{file}: is not a plain file; give a folder written by 'shapefront run'")
         if file.stat().st_size > _MAX_BYTES:
             raise ResultError(f"{file}: {file.stat().st_size} bytes is more than a result may have ({_MAX_BYTES})")
-        data = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_refuse)
+        data = json.loads(file.read_bytes().decode("utf-8"), parse_constant=_refuse, parse_int=_whole)
     except FileNotFoundError:
         what = "holds no result.json" if path.is_dir() else "does not exist"
         more = ", or finish its run with --resume" if (path / "study.journal").is_file() else ""
@@ -57,6 +58,12 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def _refuse(name: str) -> None:
     raise ValueError(name)
+
+
+def _whole(text: str) -> int:
+    if len(text) > _MOST_DIGITS:  # no count of ours is longer, and arithmetic on floats could not hold it
+        raise ValueError(text[:_MOST_DIGITS])
+    return int(text)
 
 
 def _check(data: Any, file: Path) -> None:

@@ -58,7 +58,7 @@ def load_spec(name: str | Path) -> StudySpec:
     """
     path = find_study(name)
     table = read_toml(path)
-    return parse_spec(table, str(name), text=path.read_text("utf-8"))
+    return parse_spec(table, str(name), text=path.read_text("utf-8-sig"))
 
 
 def parse_spec(table: Mapping[str, Any], where: str, *, text: str = "") -> StudySpec:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,12 +106,21 @@ def _open_sqlite(path: Path) -> optuna.storages.RDBStorage:
     else:
 
         def fill(aside: Path) -> None:
-            made = _rdb(f"sqlite:///{aside}")
+            made = _sqlite(aside)
             made.remove_session()
             made.engine.dispose()
 
         create_sqlite(path, fill)
-    return _rdb(f"sqlite:///{path}", timeout=POSTGRES_TIMEOUT_SECONDS)
+    return _sqlite(path)
+
+
+def _sqlite(path: Path) -> optuna.storages.RDBStorage:
+    """The file by its name alone: in a URL a ``?``, ``%`` or brace of a folder's name would mean something."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(path, timeout=POSTGRES_TIMEOUT_SECONDS, check_same_thread=False)
+
+    return _rdb("sqlite:///study.db", creator=connect)
 
 
 def open_postgresql(url: str, **options: Any) -> optuna.storages.RDBStorage:
@@ -125,12 +135,25 @@ def open_postgresql(url: str, **options: Any) -> optuna.storages.RDBStorage:
         return _rdb(address, **connect, **options)
 
 
-def _rdb(url: str, *, heartbeat: Mapping[str, Any] | None = None, **connect: Any) -> optuna.storages.RDBStorage:
+def _version_in(header: Mapping[str, Any]) -> str:
+    versions = header.get("versions")
+    return str(versions.get("shapefront") if isinstance(versions, dict) else None)[:20]
+
+
+def _rdb(
+    url: str,
+    *,
+    heartbeat: Mapping[str, Any] | None = None,
+    creator: Callable[[], Any] | None = None,
+    **connect: Any,
+) -> optuna.storages.RDBStorage:
     import optuna
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         arguments: dict[str, Any] = {"connect_args": connect, "pool_pre_ping": True}
+        if creator is not None:
+            arguments["creator"] = creator
         return optuna.storages.RDBStorage(url, engine_kwargs=arguments, **(heartbeat or {}))
 
 
@@ -183,7 +206,7 @@ class StudyStore:
             trials = self.storage.get_all_trials(study_id, deepcopy=False)
         if header is None and not trials:
             return None  # killed between creating the study and writing its header
-        if not isinstance(header, dict) or not isinstance(header.get("format"), int):
+        if not isinstance(header, dict) or type(header.get("format")) is not int or header["format"] < 1:
             raise StorageError(
                 f"{hide_password(self.where)}: holds a study '{self.name}' that shapefront did not write; choose "
                 "another name or storage"
@@ -191,7 +214,7 @@ class StudyStore:
         if header["format"] > FORMAT_VERSION:
             raise StorageError(
                 f"{hide_password(self.where)}: was written by a newer shapefront "
-                f"({str(header.get('versions', {}).get('shapefront'))[:20]}, format "
+                f"({_version_in(header)}, format "
                 f"{header['format']}; this one reads {FORMAT_VERSION}); upgrade shapefront"
             )
         for key, kind in (("spec", dict), ("seed", int), ("versions", dict), ("hashes", dict)):

@@ -18,7 +18,7 @@ from ..search.evaluate import Priced, evaluate
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
 from .evaluators import Done, LocalEngine, blocks_of, in_order, split_blocks
-from .interrupts import Interrupts
+from .interrupts import Interrupts, die_with_parent
 from .problem import build_problem
 from .spec import UserObjectiveSpec
 from .spec_file import parse_spec, spec_to_dict
@@ -59,6 +59,7 @@ def _start() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides when to stop
+    die_with_parent()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # a worker is one core
 

@@ -11,6 +11,7 @@ from ...costmodel.formats import TensorFormats
 from ...costmodel.layout import Layout
 from ...costmodel.workload import Workload
 
+MAX_REPLICAS = 1_000_000
 ROLES = ("both", "prefill", "decode")
 # GPUs that share one operating system. GB200/GB300 NVL72: 18 compute trays of 4 GPUs (NVIDIA datasheet); HGX boards: 8.
 GPUS_PER_NODE = {"gb300": 4, "gb200": 4, "b300": 8, "b200": 8, "h200": 8, "h100": 8}
@@ -38,8 +39,8 @@ class Pool:
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise InvalidValueError(f"role must be one of {', '.join(ROLES)}, got {self.role!r:.40}")
-        if self.replicas < 1:
-            raise InvalidValueError(f"replicas must be at least 1, got {self.replicas}")
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise InvalidValueError(f"replicas must be from 1 to {MAX_REPLICAS}, got {self.replicas}")
         if not 0 < self.concurrency < 1e9:
             raise InvalidValueError(f"concurrency must be above 0 and below 1e9, got {self.concurrency}")
 

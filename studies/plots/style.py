@@ -120,6 +120,7 @@ def round_steps(low: float, high: float) -> list[float]:
     """1, 2, 5 × 10ⁿ from just below ``low`` to just above ``high``."""
     import math
 
+    low, high = max(low, 1e-300), min(high, 1e300)  # of a foreign result: powers beyond are no floats
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
     return [step for step in steps if low / 1.05 <= step <= high * 1.05]
