@@ -56,7 +56,7 @@ class JsonLines:
 
 
 class Bar:
-    """A bar with ETA, designs per second, front size and hypervolume."""
+    """A bar with ETA, designs per second and front size."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -72,7 +72,7 @@ class Bar:
     def __call__(self, progress: Progress) -> None:
         """Move the bar."""
         rate, eta = speed(progress, time.monotonic() - self._start)
-        text = f"{progress.priced:,} designs  {rate:,.0f}/s  front {progress.front_size}  hypervolume {progress.hypervolume:.4f}"
+        text = f"{progress.priced:,} designs  {rate:,.0f}/s  {progress.front_size} on the front"
         if eta is not None:
             text += f"  {eta:,.0f} s left"
         self._bar.update(

@@ -12,6 +12,7 @@ from ..costmodel import Architecture, KernelProfile, TensorFormats, load_profile
 from ..search.outcome import SearchOutcome
 from ..search.problem import SearchProblem
 from .describe import Describer
+from .ranking import AREA, ranking_objective
 from .runners_up import front_positions, runners_up
 from .spec import StudySpec
 from .waterfall import waterfall
@@ -35,8 +36,8 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
     """Describe and order the designs of both fronts.
 
     Returns:
-        ``reference``, ``architectures`` (ranked, equal quality first, near-twins named), ``pareto``, ``runners_up``,
-        ``pairwise_error``: plain values, the contents of result.json.
+        ``ranked_by``, ``reference``, ``architectures`` (ranked, equal quality first, near-twins named), ``pareto``,
+        ``runners_up``, ``pairwise_error``: plain values, the contents of result.json.
     """
     problem = outcome.problem
     describer = Describer(spec, problem)
@@ -69,18 +70,22 @@ def rank(spec: StudySpec, outcome: SearchOutcome) -> dict[str, Any]:
             problem, architecture, rates=describer.area_rates, axis=spec.area.axis, formats=formats, error=error or 0.0
         ).to_dict()
         designs.append((position, architecture, row))
-    designs.sort(key=lambda d: (not d[2]["equal_quality"], -d[2]["frontier_area"], d[0]))
+    by = ranking_objective(names, [u.name for u in spec.user if u.role == "objective"])
+    score = {p: row["frontier_area"] if by == AREA else row["objectives"][by] for p, _, row in designs}
+    designs.sort(key=lambda d: (not d[2]["equal_quality"], -score[d[0]], d[0]))
+    told = error if by == AREA else None  # the cost model's error says nothing about a user's figure
     for index, (_, _, row) in enumerate(designs, start=1):
         row["architecture_id"] = f"a{index:03d}"
     rows = [row for _, _, row in designs]
     _mark_twins(problem, designs)
-    _mark_error(rows, error)
+    _mark_error(rows, told)
     return {
+        "ranked_by": by,
         "pairwise_error": error,
         "reference": reference,
         "architectures": rows,
         "pareto": operating_points(rows),
-        "runners_up": runners_up(outcome, describer, {p: row["architecture_id"] for p, _, row in designs}, rows, error),
+        "runners_up": runners_up(outcome, describer, {p: row["architecture_id"] for p, _, row in designs}, rows, told, by),
     }
 
 

@@ -12,6 +12,7 @@ from ..constraints.equal_quality import gives_up
 from ..search.evaluate import Priced
 from ..search.outcome import SearchOutcome
 from .describe import Describer
+from .ranking import AREA
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -58,8 +59,9 @@ def runners_up(
     ids: Mapping[int, str],
     rows: Sequence[dict[str, Any]],
     error: float | None,
+    by: str = AREA,
 ) -> list[dict[str, Any]]:
-    """Best legal designs off the fronts, equal quality first, by frontier area.
+    """Best legal designs off the fronts, equal quality first, by frontier area (or by the objective ``by``).
 
     They are dominated, but often by less than the cost model can tell apart. Half of them are at equal quality where
     that many exist. The area is priced for the designs nearest to the fronts only.
@@ -77,12 +79,13 @@ def runners_up(
     score = dict(zip(legal.tolist(), zip(near.tolist(), member.tolist(), strict=True), strict=True))
     shortlist = [i for equal in (True, False) for i in order[priced.equal_quality[order] == equal][:SHORTLIST].tolist()]
     areas = dict(zip(shortlist, describer.areas(outcome.evaluated.take(np.array(shortlist))).tolist(), strict=True))
-    by_area = sorted(shortlist, key=lambda i: (-areas[i], i))
-    equal = [i for i in by_area if priced.equal_quality[i]]
-    opened = [i for i in by_area if not priced.equal_quality[i]]
+    names = [o.name for o in problem.objectives]
+    score_of = areas if by == AREA else {i: float(priced.objectives[i, names.index(by)]) for i in shortlist}
+    ordered = sorted(shortlist, key=lambda i: (-score_of[i], i))
+    equal = [i for i in ordered if priced.equal_quality[i]]
+    opened = [i for i in ordered if not priced.equal_quality[i]]
     few = max(RUNNERS_UP // 2, RUNNERS_UP - len(opened))
     chosen = [*equal[:few], *opened[: RUNNERS_UP - len(equal[:few])]]
-    names = [o.name for o in problem.objectives]
     found = []
     for position in chosen:
         [(_, space, batch)] = outcome.evaluated.take(np.array([position])).batches(problem.spaces)

@@ -46,7 +46,6 @@ def show_result(result: Result, folder: Path | None) -> None:
     """Print a result for people."""
     data = result.data
     say(settings_text(result))
-    failed = f", {data['failed_trials']} failed" if data.get("failed_trials") else ""
     say(_searched(data))
     rates = [point["rate"] for point in result.reference["at_rates"]]
     moe = has_experts(result)
@@ -99,10 +98,11 @@ def _searched(data: Mapping[str, Any]) -> str:
     more = ""
     if data["engine"] == "optuna" and asked and data["trials"] > asked:
         more = f" ({asked} asked for; the rest are neighbours on the lattice, priced until none is better)"
+    failed = f", {data['failed_trials']} failed" if data.get("failed_trials") else ""
     whole = " (all)" if data["legal_architectures"] == data["legal_in_study"] else ""
     return (
-        f"{data['trials']} trials{more}, {data['legal_trials']} legal; {data['legal_architectures']} of {data['legal_in_study']} "
-        f"legal architectures priced{whole}"
+        f"{data['trials']} trials{more}, {data['legal_trials']} legal{failed}; {data['legal_architectures']} of "
+        f"{data['legal_in_study']} legal architectures priced{whole}"
     )
 
 
@@ -112,7 +112,7 @@ def _show_limit(result: Result, rows: Sequence[Mapping[str, Any]]) -> None:
     if bound:
         limit = result.spec["concurrency"]["high"]
         say(
-            f"at the limit ({', '.join(bound)}): the best point has the {limit:,.0f} sequences in flight that the study allows, so "
+            f"at the limit ({', '.join(bound)}): the best point has the {limit:,.0f} sequences in flight that the study allows; "
             "more throughput may exist; raise high in [concurrency]"
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...costmodel.errors import InvalidValueError
 from ..output import number, to_json
+from ..ranking import extra_objectives
 
 if TYPE_CHECKING:
     from ..result import Result
@@ -76,12 +77,12 @@ def markdown(result: Result) -> str:
     rows = [*result.ranked_rows, {**result.reference, "rank": "", "frontier_area_over_reference": 1.0}]
     columns = [(name, key) for name, key in _MARKDOWN if any(row.get(key) not in (0, None, "") for row in rows)]
     rates = [point["rate"] for point in result.reference["at_rates"]]
-    head = [name for name, _ in columns] + [f"tok/s/GPU @{rate:g}" for rate in rates]
+    extra = extra_objectives(result)
+    head = [name for name, _ in columns] + [heading for heading, _ in extra] + [f"tok/s/GPU @{rate:g}" for rate in rates]
     lines = [f"# {result.data['study']}", "", _settings_line(result), "", _line(head), _line(["---"] * len(head))]
     for row in rows:
-        cells = [_cell(key, row) for _, key in columns] + [
-            number(point["tokens_per_second_per_gpu"]) for point in row["at_rates"]
-        ]
+        cells = [_cell(key, row) for _, key in columns] + [number(row["objectives"].get(name)) for _, name in extra]
+        cells += [number(point["tokens_per_second_per_gpu"]) for point in row["at_rates"]]
         lines.append(_line(cells))
     return "\n".join(lines) + "\n"
 

@@ -91,11 +91,12 @@ def _answer(result: Result) -> str:
         name = row.get("architecture_id") or f"close behind {index}"
         tag = f"just off the fronts, {'equal quality' if row['equal_quality'] else 'open'}"
         items.append(_item("near", str(name), tag, runner_up_sentences(row, reference)))
+    lead = headline(rows, reference, data.get("settings", {}).get("total_params"), ranked_by(result))
     state = " The run was interrupted; these are the results so far." if result.interrupted else ""
     return (
         f"<header><p class='soft'>shapefront report · study {escape(data['study'])}</p><h1 id='answer' tabindex='-1'>"
         f"{escape(data.get('title') or data['study'])}</h1></header>"
-        f"<p class='lead'>{escape(headline(rows, reference, data.get('settings', {}).get('total_params'), ranked_by(result)))}{state}</p>"
+        f"<p class='lead'>{escape(lead)}{state}</p>"
         f"<p class='soft'>Reference: {escape(str(reference.get('name', 'reference')))}: {escape(shape_text(reference))}. "
         f"{escape(_setting(result))}</p><ol class='designs'>{''.join(items)}</ol>"
     )
@@ -306,7 +307,8 @@ def _provenance(result: Result, provenance: Mapping[str, str]) -> str:
         "legal trials": data["legal_trials"],
         **({"failed trials": failed_text(data)} if data.get("failed_trials") else {}),
         "legal architectures priced": f"{data['legal_architectures']} of {data.get('legal_in_study', '?')}",
-        "hypervolume (of the objectives over the reference's, larger is better)": hypervolume_text(data["hypervolume"]), "certificate": (data.get("certificate") or {}).get("status", "none"),
+        "hypervolume (objectives over the reference's, larger is better)": hypervolume_text(data["hypervolume"]),
+        "certificate": (data.get("certificate") or {}).get("status", "none"),
     }  # fmt: skip
     rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(str(v))}</td></tr>" for k, v in {**facts, **provenance}.items())
     spec = escape(json.dumps(plain(data.get("spec", {})), indent=2))

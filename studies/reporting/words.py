@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..output import count, number
+from ..ranking import AREA
 from ..waterfall import SHAPE_STEPS, compound
 
 Row = Mapping[str, Any]
@@ -51,13 +52,14 @@ def gains(row: Row, reference: Row) -> list[tuple[float, float | None]]:
 OWN_BUDGET = 0.02  # a budget further than this from the reference model's size is a budget of its own
 
 
-def headline(designs: Sequence[Row], reference: Row, budget: float | None = None) -> str:
+def headline(designs: Sequence[Row], reference: Row, budget: float | None = None, by: str = AREA) -> str:
     """One sentence or two that answer the study's question.
 
     Args:
         designs: ranked designs.
         reference: the reference model.
         budget: parameters the study asks for; None where it does not say.
+        by: what the designs are ranked by: ``frontier_area`` or an objective.
     """
     name = reference.get("name", "the reference model")
     equal = [row for row in designs if row["equal_quality"]]
@@ -75,6 +77,9 @@ def headline(designs: Sequence[Row], reference: Row, budget: float | None = None
             "every gain below gives something up that no quality law prices."
         )
     best = equal[0]
+    if by != AREA:
+        own = _figure(best, reference, by)
+        return f"At equal quality with {name}, the best design by {by} is {best['architecture_id']}: {own}."
     area = (best["frontier_area_over_reference"] or 0) - 1
     if area < REAL:
         return f"At equal quality nothing beats {name} by more than half a percent: its shape already suits this hardware."
@@ -93,6 +98,12 @@ def headline(designs: Sequence[Row], reference: Row, budget: float | None = None
     )
 
 
+def _figure(row: Row, reference: Row, objective: str) -> str:
+    """An objective of a design, and the reference model's where it has one (a user function is told the designs alone)."""
+    own, base = row["objectives"].get(objective), reference["objectives"].get(objective)
+    return number(own) + ("" if base is None else f" ({reference.get('name', 'the reference model')}: {number(base)})")
+
+
 def priced_gain(row: Row) -> float | None:
     """Gain of alignment, width against depth and FFN split together, compounded; None where there is no waterfall."""
     steps = [step for step in (row.get("waterfall") or {}).get("steps", []) if step["id"] in SHAPE_STEPS]
@@ -101,8 +112,19 @@ def priced_gain(row: Row) -> float | None:
     return compound(step["gain"] for step in steps)
 
 
-def design_sentences(row: Row, reference: Row) -> list[str]:
-    """What one ranked design is, gains and gives up."""
+def hypervolume_text(value: float | None) -> str:
+    """A hypervolume; nothing is enclosed where no design exceeds the reference point in every objective."""
+    return number(value, 6) if value else "none: no design exceeds the reference point in every objective"
+
+
+def design_sentences(row: Row, reference: Row, extra: Sequence[tuple[str, str]] = ()) -> list[str]:
+    """What one ranked design is, gains and gives up.
+
+    Args:
+        row: the design.
+        reference: the reference model.
+        extra: (heading, name) of objectives beside throughput and frontier area.
+    """
     name = reference.get("name", "the reference model")
     ratio = row.get("frontier_area_over_reference")
     area = percent(None if ratio is None else ratio - 1)
@@ -111,6 +133,10 @@ def design_sentences(row: Row, reference: Row) -> list[str]:
         f"{shape_text(row)}. {count(row['total_params'])} parameters, {count(row['active_params'])} active.",
         f"Frontier area {area} against {name}; tokens/s/GPU {at} tokens/s/user.",
     ]
+    for heading, name_of in extra:
+        found.append(
+            f"{heading}: {number(row['objectives'].get(name_of))}; {name} {number(reference['objectives'].get(name_of))}."
+        )
     waterfall = row.get("waterfall") or {}
     if waterfall.get("message"):
         found.append(f"Where it comes from: {waterfall['message']}.")
