@@ -8,6 +8,7 @@ soon as its dimensions are known, so that the join stays small.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -115,12 +116,14 @@ def iter_legal(
         if solved is None:
             continue
         for rows in join.grow(space, rules, solved, late, chunk, meter):
-            batch = build(_expand(space, rows))
-            keep = np.flatnonzero(budget.feasible(batch))
-            batch = batch.take(keep) if keep.size < len(batch) else batch
-            keep = np.flatnonzero(rules.feasible(batch))
-            if keep.size:
-                yield batch.take(keep)
+            meter.add(join.DESIGN_COST * int(rows[_COUNT].sum()))
+            for part in _portions(rows, chunk):
+                batch = build(_expand(space, part))
+                keep = np.flatnonzero(budget.feasible(batch))
+                batch = batch.take(keep) if keep.size < len(batch) else batch
+                keep = np.flatnonzero(rules.feasible(batch))
+                if keep.size:
+                    yield batch.take(keep)
 
 
 _FIRST, _COUNT = "first legal width", "legal widths"  # columns of the join that are no dimension
@@ -139,6 +142,13 @@ def _solve(space: DesignSpace, budget: Budget, columns: dict[str, IntArray]) -> 
     if not rows.size:
         return None
     return {name: column[rows] for name, column in columns.items()} | {_FIRST: low[rows], _COUNT: (high - low)[rows]}
+
+
+def _portions(rows: dict[str, IntArray], chunk: int) -> Iterator[dict[str, IntArray]]:
+    """The rows in runs that expand to ``chunk`` designs, or to one row's."""
+    portion = (np.cumsum(rows[_COUNT]) - 1) // chunk
+    for start, end in itertools.pairwise([0, *(np.flatnonzero(np.diff(portion)) + 1).tolist(), portion.size]):
+        yield {name: column[start:end] for name, column in rows.items()}
 
 
 def _expand(space: DesignSpace, rows: dict[str, IntArray]) -> dict[str, IntArray]:

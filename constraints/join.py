@@ -15,7 +15,8 @@ from .rules import Rules
 from .space import DesignSpace
 
 Columns = dict[str, IntArray]
-MAX_ROWS = 200_000_000  # about a minute; the largest built-in space takes 38 million
+MAX_ROWS = 100_000_000  # under a minute; the largest built-in space takes 25 million
+DESIGN_COST = 4  # rows of the join that one whole design costs
 _ORDER = (
     "hidden_size",
     "num_hidden_layers",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 IntArray = NDArray[np.int64]
 FAMILY = "family"  # the study parameter that names the space, where a study has several
 _CHUNK = 20_000  # rows of the join held at a time: they fit the cache
-_MAX_TABLE = 50_000_000  # rows a table may hold (4 B a searched dimension each)
+_MAX_TABLE = 10_000_000  # ten times the largest built-in study; some 20 s to look through
 
 
 class NothingLegalError(InvalidValueError):

@@ -28,7 +28,7 @@ class RunLog:
         """Append a line; a full disk does not stop a run here."""
         if self._path is not None:
             try:
-                with open(self._path, "a", encoding="utf-8") as file:
+                with open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text}\n")
             except OSError:
                 pass

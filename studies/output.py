@@ -49,7 +49,7 @@ def open_closed_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, this one
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def _unicode(stream: Any) -> bool:

@@ -55,11 +55,11 @@ def study_payload(study: Study) -> tuple[str, str]:
     return json.dumps(payload), str(study.folder or "")
 
 
-def _start() -> None:
+def _start(parent: int) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides when to stop
-    die_with_parent()
+    die_with_parent(parent)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # a worker is one core
 
@@ -130,7 +130,8 @@ class ProcessEngine:
 
     def _open(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start)
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._workers, context, initializer=_start, initargs=(os.getpid(),))
         return self._pool
 
     def _shut(self) -> None:
