@@ -23,6 +23,7 @@ from ..search.evaluate import Priced
 from ..search.sampler import make_sampler
 from ..search.space import Candidates, distributions, suggestions
 from .evaluators import LocalEngine, StudyEvaluator
+from .failures import MOST_COMMON, FirstCalls, causes, errors_of
 from .interrupts import Interrupts
 from .problem import build_problem
 from .rdb import with_retries
@@ -49,6 +50,7 @@ class WorkerReport:
     failed: int = 0
     lost: int = 0
     totals: dict[str, int] = field(default_factory=dict)
+    causes: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Worker:
@@ -112,7 +114,8 @@ class Worker:
         seed = int.from_bytes(os.urandom(4), "big")
         sampler = make_sampler(self.spec.search.sampler, seed=seed, population=self.spec.search.population)
         self.study = self._retry(lambda: optuna.load_study(study_name=name, storage=self.storage, sampler=sampler))
-        self.evaluator = StudyEvaluator(self.spec, self.engine, None, {})
+        self.first = FirstCalls(f"mend it, then start again with another --study than '{name}': failed trials count")
+        self.evaluator = StudyEvaluator(self.spec, self.engine, None, {}, self.first, stops=False)
         self.distributions = distributions(self.problem.table)
 
     def _retry(self, action: Callable[[], T]) -> T:
@@ -123,6 +126,9 @@ class Worker:
         """Work until the study has its trials (or this worker did ``trials`` of them).
 
         A worker that finds enough trials under way waits for them, so that it can take over those of one that died.
+
+        Raises:
+            UserCodeError: the first calls of a user function all failed.
         """
         report = WorkerReport()
         try:
@@ -139,11 +145,13 @@ class Worker:
                 with Heart(self.storage, trial._trial_id, self.heartbeat):
                     found = self._evaluate(trial)
                     self._tell(trial, found, report, told)
+                self.first.check()
         except KeyboardInterrupt:
             pass
         finally:
             self.engine.close()
         report.totals = self._retry(self.totals)
+        report.causes = causes(errors_of(self.study.get_trials(deepcopy=False)))[:MOST_COMMON]
         return report
 
     def close(self) -> None:
@@ -279,4 +287,5 @@ def suggest(trial: Trial, name: str, distribution: Any) -> Any:
 
 def summary(report: WorkerReport) -> Mapping[str, Any]:
     """Plain values for ``--json``."""
-    return {"done": report.done, "failed": report.failed, "requeued_by_others": report.lost, "study_trials": report.totals}
+    found = {"done": report.done, "failed": report.failed, "requeued_by_others": report.lost, "study_trials": report.totals}
+    return found | {"failures": [{"cause": text, "trials": number} for text, number in report.causes]}

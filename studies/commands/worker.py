@@ -72,5 +72,7 @@ def worker(
     else:
         states = ", ".join(f"{count} {state}" for state, count in sorted(report.totals.items()))
         print(f"this worker: {report.done} done, {report.failed} failed, {report.lost} requeued by others; the study: {states}")
+        for text, number in report.causes:
+            print(f"failed: {number} x {text}")
     if interrupts.asked:
         raise typer.Exit(130)

@@ -209,3 +209,26 @@ def test_a_worker_needs_leave_and_the_same_study(server: Server, tmp_path: Path)
     assert found.returncode == 2 and "no completed trial" in found.stderr
     with pytest.raises(StorageError, match="independent workers"):
         small_study(name="leave").run(storage=server.url, resume=True)
+
+
+def test_workers_stop_and_collect_tell_what_failed(server: Server, tmp_path: Path) -> None:
+    study = _worker_study(tmp_path, "hopeless", "fails_without_words")
+    found = run_cli(
+        "worker", "--storage", server.url, "--study", "hopeless", "--spec", study, "--allow-code", "--quiet", cwd=ROOT
+    )
+    assert found.returncode == 2 and "the first 10 calls of user function 'mine' all failed" in found.stderr
+    states = {t.state.name for t in _trials(server, "hopeless")}
+    assert states == {"FAIL"}  # none is left running
+    found = run_cli("worker", "--storage", server.url, "--study", "hopeless", "--collect")
+    assert found.returncode == 2 and "no completed trial yet, 10 failed (10 x user function 'mine'" in found.stderr
+    study = _worker_study(tmp_path, "some", "fails_every_second_time")
+    found = run_cli("worker", "--storage", server.url, "--study", "some", "--spec", study, "--allow-code", "--quiet", cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    failed = sum(t.state.name == "FAIL" for t in _trials(server, "some"))
+    assert failed == TRIALS // 2
+    assert f"failed: {failed} x user function 'mine' failed: RuntimeError" in " ".join(found.stdout.split())
+    found = run_cli("worker", "--storage", server.url, "--study", "some", "--collect")
+    shown = " ".join(found.stdout.split())
+    print(shown[:700])
+    assert f"{TRIALS} trials, {TRIALS - failed} legal, {failed} failed;" in shown
+    assert f"note: user functions failed in {failed} trials" in shown
