@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..output import count, number, plain
 from ..ranking import differing, extra_objectives, ranked_by, ranked_by_text
+from ..step_parts import CONSTANT, EXPLAINED, step_parts
 from .words import Row, design_sentences, headline, hypervolume_text, layout_text, percent, runner_up_sentences, shape_text
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def page(
     body = "\n".join(
         [
             _answer(result),
-            _chart(),
+            _chart(result),
             _ranked(result),
             _layouts(result),
             _waterfalls(result),
@@ -112,12 +113,16 @@ def _setting(result: Result) -> str:
     return f"Priced with profile {s.get('profile', '?')} for {s.get('workload_text', 'the study workload')}."
 
 
-def _chart() -> str:
+def _chart(result: Result) -> str:
+    rows = [*result.ranked_rows, result.reference]
+    constant = any(CONSTANT in step_parts(point) for row in rows for point in row["frontier"])
+    said = f"<p class='soft'>{escape(EXPLAINED[0].upper() + EXPLAINED[1:])}.</p>" if constant else ""
     return (
         "<h2>Frontier</h2><p>Each point is one layout at one concurrency. Point at it, or press Tab and then the arrow keys, "
         "for its layout and where the time goes.</p><fieldset class='legend' id='legend' aria-label='Curves shown'></fieldset>"
         "<div class='chart'><div id='frontier'><noscript>The chart needs JavaScript; its numbers are in the tables below and in "
         "result.json.</noscript></div><div id='point' aria-live='polite'></div></div>"
+        f"{said}"
     )
 
 
@@ -148,7 +153,7 @@ def _chart_point(point: Row) -> dict[str, Any]:
         "concurrency": point["concurrency"],
         "itl": point["itl_seconds"],
         "ttft": point.get("ttft_seconds"),
-        "parts": point.get("breakdown") or {},
+        "parts": step_parts(point),
     }
     if point.get("prefill_layout"):
         found["prefill"] = (
