@@ -35,6 +35,9 @@ def check_options(spec: StudySpec, options: RunOptions) -> None:
         raise InvalidValueError(f"workers must be between 1 and {MAX_WORKERS}, got {options.workers}")
     if options.resume and options.overwrite:
         raise InvalidValueError("--resume keeps what is stored and --overwrite discards it; give one of them")
+    for name in ("accept_changed_code", "retry_failed"):
+        if getattr(options, name) and not options.resume:
+            raise InvalidValueError(f"--{name.replace('_', '-')} says how to continue a study; give --resume as well")
     if options.dask and options.workers > 1:
         raise InvalidValueError("--dask brings its own workers; leave out --workers")
     if options.dask and not options.dask.startswith(SCHEMES) and not options.dask.endswith(".json"):

@@ -14,6 +14,7 @@ from ..search.evaluate import Priced
 from ..search.outcome import Progress, SearchOutcome
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
+from .code_state import code_of, reconcile
 from .contents import contents
 from .evaluators import Engine, LocalEngine, StudyEvaluator
 from .failures import FirstCalls, listed
@@ -58,8 +59,10 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         stack.callback(lock.release)
         remove_leftovers(options.out)
         log = RunLog(options.out / "run.log")
+    names = [o.name for o in problem.objectives]
     try:
-        store, stored = open_study(spec, metadata, options, log, stack, [o.name for o in problem.objectives])
+        store, stored = open_study(spec, metadata, options, log, stack, names)
+        stored = reconcile(store, stored, metadata, code_of(spec.user, import_folders(study)), options, names, log)
     except StorageError:
         if options.out is not None and new:  # nothing was done: leave nothing behind
             lock.withdraw()
@@ -111,10 +114,14 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     return result
 
 
+def import_folders(study: Study) -> list[str]:
+    """Where user functions are looked for first: the study's folder, then the working folder."""
+    return [*([str(study.folder)] if study.folder else []), str(Path.cwd())]
+
+
 def make_engine(study: Study, options: RunOptions, interrupts: Interrupts) -> Engine:
     """Who prices: this process, local processes, or a Dask cluster."""
-    folders = [str(study.folder)] if study.folder else []
-    folders.append(str(Path.cwd()))
+    folders = import_folders(study)
     if options.dask:
         from .dask_engine import DaskEngine
 

@@ -34,6 +34,8 @@ class RunOptions:
         certify: prove the front after the search.
         certify_seconds: after that the certificate closes with the gap that is left.
         allow_code: let the study's user functions run.
+        accept_changed_code: resume although the file of a user function changed.
+        retry_failed: on resume, make the calls of user functions again that failed.
         progress: ``bar``, ``json-lines`` or ``quiet``.
     """
 
@@ -46,6 +48,8 @@ class RunOptions:
     certify: bool = False
     certify_seconds: float = math.inf
     allow_code: bool = False
+    accept_changed_code: bool = False
+    retry_failed: bool = False
     progress: str = "quiet"
 
 

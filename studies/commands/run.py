@@ -35,6 +35,12 @@ def run(
     dask: Annotated[str | None, typer.Option(help="Dask scheduler: tcp://host:port, or its --scheduler-file (….json).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; shapefront-results/STUDY if left out.")] = None,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the study's own Python functions run.")] = False,
+    accept_changed_code: Annotated[
+        bool, typer.Option("--accept-changed-code", help="Resume although the file of a user function changed.")
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="On resume, make failed calls of user functions again.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")] = False,
     json_lines: Annotated[bool, typer.Option("--json-lines", help="Progress as JSON lines on standard error.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -60,6 +66,8 @@ def run(
         certify=certify,
         certify_seconds=certify_seconds,
         allow_code=allow_code,
+        accept_changed_code=accept_changed_code,
+        retry_failed=retry_failed,
         progress="json-lines" if json_lines else "quiet" if quiet or json else "bar",
     )
     if json:
