@@ -8,7 +8,7 @@ from typing import Any
 CONSTANT = "step constant (fitted, signed)"
 EXPLAINED = (
     "step constant: one signed time a step, fitted to measured serving: host work that is not hidden, less what the kernel tables"
-    " count twice, so it may be negative (in JSON: step_constant_seconds, inside breakdown.other)"
+    " count and the stack does not run, so it may be negative (in JSON: step_constant_seconds, inside breakdown.other)"
 )
 
 

@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from ..check import fix_loss_text, limits_text
 from ..output import count, number, plain
 from ..ranking import differing, extra_objectives, ranked_by, ranked_by_text
 from ..step_parts import CONSTANT, EXPLAINED, step_parts
@@ -268,6 +269,7 @@ def guidelines_section(name: str, findings: Sequence[Mapping[str, Any]]) -> str:
     if not findings:
         return f"<h2>Guidelines</h2><p>{escape(name)} departs from none of the seven guidelines.</p>"
     heads = [("rule", False), ("guideline", True), ("what", False), ("step time, throughput", True), ("step time, latency", True)]
+    heads += [("fix", False), ("gain, throughput", True), ("gain, latency", True), ("fix’s predicted loss, nats/token", True)]
     rows = [
         (
             "",
@@ -277,11 +279,18 @@ def guidelines_section(name: str, findings: Sequence[Mapping[str, Any]]) -> str:
                 finding["message"],
                 (percent(finding["cost_share_throughput"]), finding["cost_share_throughput"]),
                 (percent(finding["cost_share_latency"]), finding["cost_share_latency"]),
+                ", ".join(f"{name}={value}" for name, value in finding["fix"].items()) or "–",
+                (percent(finding["gain_throughput"]), finding["gain_throughput"]),
+                (percent(finding["gain_latency"]), finding["gain_latency"]),
+                (fix_loss_text(finding["loss_change"]), finding["loss_change"]),
             ],
         )
         for finding in findings
     ]
     lead = f"Design {escape(name)} against the seven guidelines of the co-design post: what each departure costs in step time."
+    if any(finding["loss_change"] is not None for finding in findings):
+        said = limits_text()
+        lead += f" {escape(said[0].upper() + said[1:])}."
     return f"<h2>Guidelines</h2><p>{lead}</p>{table(heads, rows, 'Guidelines')}"
 
 
