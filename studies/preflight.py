@@ -25,6 +25,9 @@ SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "inproc://")  # of a
 LOOK = 4096  # designs looked at, evenly over the space, for one that reaches an objective
 
 
+EXPORTS_LOOKED_AT = 50  # designs spread over the study whose Hugging Face family is looked up at the start
+
+
 def check_options(spec: StudySpec, options: RunOptions) -> None:
     """Refuse contradictions before anything is touched.
 
@@ -67,6 +70,16 @@ def check_problem(problem: SearchProblem) -> None:
     """
     check_fits(problem)
     check_reached(problem)
+
+
+def export_note(problem: SearchProblem) -> str:
+    """Whether some of the study's designs cannot be written as a Hugging Face config, said before the search; else empty."""
+    from .exporters.huggingface import without_family
+
+    total = len(problem.table)
+    ids = np.unique(np.linspace(0, total - 1, min(total, EXPORTS_LOOKED_AT)).astype(np.int64))
+    batches = [batch for _, _, batch in problem.table.candidates(ids).batches(problem.spaces)]
+    return without_family(batch.architecture(i) for batch in batches for i in range(len(batch)))
 
 
 def check_fits(problem: SearchProblem) -> None:

@@ -72,7 +72,7 @@ def compare(
     print_table(
         ["model", "ΔL_shape", "L_size", "joint law (information)", "against the first"],
         verdicts,
-        title=f"Predicted loss against the first model, nats/token (limit of ΔL_shape and of L_size: {LOSS_SLACK:+.3f}), and the verdict",
+        title=f"Predicted loss against the first model, nats/token (limit of ΔL_shape and of L_size: {LOSS_SLACK:+.3f})",
         right=(1, 2, 3),
     )
     laws = " and ".join(dict.fromkeys(LAWS[m.size_law] for m in found.models[1:]))
