@@ -27,6 +27,7 @@ from .preflight import check_options, check_problem
 from .progress import make_reporter
 from .record import TrialRecorder, make_metadata
 from .result import Result
+from .spec import StudySpec
 from .storage import StorageError, storage_kind
 from .user_objective import UserCodeError
 
@@ -73,6 +74,10 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     )
     reporter = make_reporter(options.progress)
     stack.callback(reporter.close)
+    if spec.user:
+        text = expected_calls(spec, legal)
+        log(text)
+        reporter.say("plan", text)
     recorder = TrialRecorder(store, stored)
     started = time.monotonic()
     with interrupts.listening():
@@ -112,6 +117,23 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     log("interrupted; continue with --resume" if outcome.interrupted else "done")
     result.notes = log.notes
     return result
+
+
+def expected_calls(spec: StudySpec, legal: int) -> str:
+    """How often the user functions will be called, in words."""
+    from ..search.optimize import polish_limit
+
+    settings, names = spec.search, ", ".join(user.name for user in spec.user)
+    first = min(settings.trials, legal)
+    if settings.engine == "exhaustive" or first == legal:
+        return f"user functions ({names}): up to {legal} calls of each, one a legal design"
+    if not settings.polish:
+        return f"user functions ({names}): up to {first} calls of each"
+    most = min(legal, first + polish_limit(settings.trials))
+    return (
+        f"user functions ({names}): up to {first} calls of each in the trials, then one for every new neighbour of the front, up "
+        f"to {most} together (--no-polish leaves those out)"
+    )
 
 
 def import_folders(study: Study) -> list[str]:
