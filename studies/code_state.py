@@ -28,9 +28,8 @@ def module_file(module: str, folders: Sequence[str]) -> Path | None:
 
     path: Sequence[str] | None = [*folders, *sys.path]
     found: ModuleSpec | None = None
-    parts = module.split(".")
-    for depth in range(1, len(parts) + 1):
-        found = PathFinder.find_spec(".".join(parts[:depth]), path)
+    for part in module.split("."):
+        found = PathFinder.find_spec(part, path)  # by its last name: a dotted one needs its package imported
         if found is None:
             return None
         path = list(found.submodule_search_locations or ())

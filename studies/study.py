@@ -108,6 +108,7 @@ class Study:
         trials: int | None = None,
         seed: int | None = None,
         engine: str | None = None,
+        polish: bool | None = None,
         out: str | Path | None = None,
         **options: Any,
     ) -> Result:
@@ -117,6 +118,7 @@ class Study:
             trials: designs the search may price before the polish.
             seed: same seed, same result.
             engine: ``optuna`` or ``exhaustive``.
+            polish: price the neighbours of the front after the trials; None = as the study says.
             out: folder for the results; None keeps them in memory.
             **options: the other fields of :class:`RunOptions`.
 
@@ -134,4 +136,4 @@ class Study:
             raise SpecError("out is empty; give a folder, or None to write nothing")
         chosen = RunOptions(out=None if out is None else Path(out), **options)
         with ExitStack() as stack:
-            return run_study(self.with_search(trials=trials, seed=seed, engine=engine), chosen, stack)
+            return run_study(self.with_search(trials=trials, seed=seed, engine=engine, polish=polish), chosen, stack)

@@ -8,10 +8,12 @@ every trial is accounted for.
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -143,8 +145,12 @@ class Worker:
                     time.sleep(IDLE_SECONDS)
                     continue
                 with Heart(self.storage, trial._trial_id, self.heartbeat):
-                    found = self._evaluate(trial)
-                    self._tell(trial, found, report, told)
+                    try:
+                        found = self._evaluate(trial)
+                        self._tell(trial, found, report, told)
+                    except (KeyboardInterrupt, UserCodeError):
+                        self._hand_back(trial)
+                        raise
                 self.first.check()
         except KeyboardInterrupt:
             pass
@@ -180,6 +186,21 @@ class Worker:
         if not totals.get("waiting") and taken.all():
             return None
         return self.study.ask()
+
+    def _hand_back(self, trial: Trial) -> None:
+        """Fail a trial that this worker leaves, and put its parameters back into the queue."""
+        import optuna
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = optuna.storages.RetryHeartbeatStaleTrialCallback()
+
+        def fail() -> None:
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                if self.storage.set_trial_state_values(trial._trial_id, optuna.trial.TrialState.FAIL):
+                    again(self.study, copy.deepcopy(self.storage.get_trial(trial._trial_id)))
+
+        self._retry(fail)
 
     def _requeue_orphans(self) -> None:
         """Put trials without a heartbeat back into the queue.

@@ -20,6 +20,14 @@ def run(
     trials: Annotated[
         int | None, typer.Option(help="Designs to price before the polish; the study's own number if left out.")
     ] = None,
+    polish: Annotated[
+        bool | None,
+        typer.Option(
+            "--polish/--no-polish",
+            help="After the trials, price every neighbour of the front until none is new. Calls user functions, too: often many "
+            "times --trials. The study's own choice (yes) if left out.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same result.")] = None,
     engine: Annotated[str | None, typer.Option(help="optuna, or exhaustive to price every legal design.")] = None,
     certify: Annotated[bool, typer.Option("--certify", help="Prove the front after the search.")] = False,
@@ -55,6 +63,7 @@ def run(
     shown_again = (folder / "result.json").is_file() and not (resume or overwrite)
     result = chosen.run(
         trials=trials,
+        polish=polish,
         seed=seed,
         engine=engine,
         out=folder,

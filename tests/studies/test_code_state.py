@@ -42,6 +42,10 @@ def test_a_module_is_found_without_importing_it(folder: Path) -> None:
     (folder / "pack" / "inner.py").write_text("x = 1\n")
     assert module_file("pack.inner", [str(folder)]) == folder / "pack" / "inner.py"
     assert module_file("pack", [str(folder)]) == folder / "pack" / "__init__.py"
+    (folder / "space" / "within").mkdir(parents=True)
+    (folder / "space" / "within" / "leaf.py").write_text("x = 1\n")
+    assert module_file("space.within.leaf", [str(folder)]) == folder / "space" / "within" / "leaf.py"  # folders without __init__
+    assert module_file("space", [str(folder)]) is None
     assert module_file("no.such.module", [str(folder)]) is None and module_file("sys", []) is None
     users = [UserObjectiveSpec(entry=e, name="n") for e in ("pack.inner:f", "no_such_module:f")]
     code = code_of(users, [str(folder)])

@@ -232,3 +232,26 @@ def test_workers_stop_and_collect_tell_what_failed(server: Server, tmp_path: Pat
     print(shown[:700])
     assert f"{TRIALS} trials, {TRIALS - failed} legal, {failed} failed;" in shown
     assert f"note: user functions failed in {failed} trials" in shown
+
+
+def test_a_worker_that_is_told_to_stop_hands_its_trial_back(server: Server, tmp_path: Path) -> None:
+    """SIGTERM inside a trial: it is back in the queue before the worker is gone, without a missed heartbeat."""
+    study = _worker_study(tmp_path, "stopped", "slow")
+    arguments = command("worker", "--storage", server.url, "--study", "stopped", "--spec", study, "--allow-code", "--quiet")
+    worker = subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(), cwd=ROOT
+    )  # default heartbeat: nobody would notice for 45 s
+    _wait_for(
+        lambda: any(t.state.name == "RUNNING" and t.user_attrs.get("design_id") is not None for t in _trials(server, "stopped"))
+    )
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=60) == 130
+    trials = _trials(server, "stopped")
+    assert not [t for t in trials if t.state.name == "RUNNING"]
+    (waiting,) = [t for t in trials if t.state.name == "WAITING"]
+    (failed,) = [t for t in trials if t.state.name == "FAIL"]
+    assert waiting.system_attrs["failed_trial"] == failed.number and "error" not in failed.user_attrs
+    found = run_cli("worker", "--storage", server.url, "--study", "stopped", "--allow-code", "--quiet", cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    states = [t.state.name for t in _trials(server, "stopped")]
+    assert states.count("COMPLETE") == TRIALS and states.count("FAIL") == 1 and len(states) == TRIALS + 1
