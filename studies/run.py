@@ -14,6 +14,7 @@ from ..search.evaluate import Priced
 from ..search.outcome import Progress, SearchOutcome
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
+from .checkpoint import Checkpoint, KeepingEngine
 from .code_state import code_of, reconcile
 from .contents import contents
 from .evaluators import Engine, LocalEngine, StudyEvaluator
@@ -62,7 +63,7 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         log = RunLog(options.out / "run.log")
     names = [o.name for o in problem.objectives]
     try:
-        store, stored = open_study(spec, metadata, options, log, stack, names)
+        store, stored, checkpoint = open_study(spec, metadata, options, log, stack, names)
         stored = reconcile(store, stored, metadata, code_of(spec.user, import_folders(study)), options, names, log)
     except StorageError:
         if options.out is not None and new:  # nothing was done: leave nothing behind
@@ -79,13 +80,14 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         log(text)
         reporter.say("plan", text)
     recorder = TrialRecorder(store, stored)
+    keeping = KeepingEngine(engine)
     started = time.monotonic()
     with interrupts.listening():
         way_out = "mend it, then the same command" + ("" if store.kind == "memory" else " with --resume --retry-failed")
         known = dict(stored.evaluations) if stored else {}
-        evaluator = StudyEvaluator(spec, engine, store, known, FirstCalls(way_out))
+        evaluator = StudyEvaluator(spec, keeping, store, known, FirstCalls(way_out))
         try:
-            outcome = search(study, problem, evaluator, recorder, reporter, interrupts)
+            outcome = search(study, problem, evaluator, recorder, reporter, interrupts, keeping, checkpoint)
         except UserCodeError as error:
             log(f"stopped: {' '.join(str(error).split())}")
             raise
@@ -97,7 +99,7 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
             recorder.check_rest()
     log(
         f"{outcome.trials} trials ({recorder.replayed} replayed), {outcome.legal_architectures} legal architectures priced, "
-        f"hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
+        f"{keeping.count} designs priced by this run, hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
     )
     for name in same_for_all(outcome):
         log.note(f"objective {name} is the same for every design priced: it ranks nothing")
@@ -114,6 +116,8 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
             raise OutputError(f"{error}; {kept}") from None
     if not outcome.interrupted:
         store.finish(metadata)
+        if checkpoint is not None:
+            checkpoint.remove()
     log("interrupted; continue with --resume" if outcome.interrupted else "done")
     result.notes = log.notes
     return result
@@ -162,9 +166,11 @@ def search(
     recorder: TrialRecorder,
     reporter: Any,
     interrupts: Interrupts,
+    keeping: KeepingEngine,
+    kept: Checkpoint | None,
 ) -> SearchOutcome:
     """Run the study's engine; Ctrl-C is looked at between generations."""
-    from ..search.exhaustive import exhaust
+    from ..search.exhaustive import exhaust, records_all
     from ..search.optimize import SearchOptions, optimize
 
     evaluate = _Stoppable(evaluator, interrupts)
@@ -176,7 +182,16 @@ def search(
     settings = study.spec.search
     try:
         if settings.engine == "exhaustive":
-            return exhaust(problem, evaluator=evaluate, recorder=recorder, callback=progress, study_name=study.spec.name)
+            whole = records_all(problem)
+            with keeping.into(kept if whole else None):
+                return exhaust(
+                    problem,
+                    evaluator=evaluate,
+                    recorder=recorder,
+                    callback=progress,
+                    keeper=None if whole else kept,
+                    study_name=study.spec.name,
+                )
         chosen = SearchOptions(sampler=settings.sampler, population=settings.population, polish=settings.polish)
         return optimize(
             problem,
@@ -189,7 +204,16 @@ def search(
             study_name=study.spec.name,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted before the first generation was priced; --resume continues the run") from None
+        raise KeyboardInterrupt(_interrupted(len(problem.table), settings.engine, kept)) from None
+
+
+def _interrupted(designs: int, engine: str, kept: Checkpoint | None) -> str:
+    """What is said of a run that was interrupted before there was a result."""
+    if engine != "exhaustive":
+        return "interrupted before the first generation was priced; --resume continues the run"
+    if kept is None:
+        return "interrupted before there was a result; what is priced is kept with --out and a storage other than memory"
+    return f"interrupted: {kept.done} of {designs} designs are priced and kept; --resume continues after them"
 
 
 class _Stoppable:
