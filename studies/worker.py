@@ -24,6 +24,7 @@ from ..costmodel import Architecture
 from ..search.evaluate import Priced
 from ..search.sampler import make_sampler
 from ..search.space import Candidates, distributions, suggestions
+from .code_state import CODE, changes, code_of, refuse
 from .evaluators import LocalEngine, StudyEvaluator
 from .failures import MOST_COMMON, FirstCalls, causes, errors_of
 from .interrupts import Interrupts
@@ -31,7 +32,7 @@ from .problem import build_problem
 from .rdb import with_retries
 from .spec import StudySpec
 from .spec_file import parse_spec
-from .storage import StorageError
+from .storage import StorageError, StudyStore
 from .user_objective import UserCodeError
 from .worker_storage import CALLS, HEARTBEAT_SECONDS, IDLE_SECONDS, Heart, close_storage, join_study, open_shared
 
@@ -65,6 +66,7 @@ class Worker:
         allow_code: let the study's user functions run.
         heartbeat: seconds between heartbeats.
         interrupts: looked at between trials and while a user function runs.
+        accept_changed_code: work on although the file of a user function is another than the study was begun with.
 
     Raises:
         ShapefrontError: the study cannot be joined.
@@ -79,16 +81,18 @@ class Worker:
         allow_code: bool = False,
         heartbeat: int = HEARTBEAT_SECONDS,
         interrupts: Interrupts | None = None,
+        accept_changed_code: bool = False,
     ) -> None:
         self.url, self.name, self.heartbeat = url, name, heartbeat
         self.interrupts = interrupts or Interrupts()
         folders = [str(study.folder)] if study is not None and study.folder else []
-        self.engine = LocalEngine([*folders, str(Path.cwd())], interrupts=self.interrupts)
+        self.folders = [*folders, str(Path.cwd())]
+        self.engine = LocalEngine(self.folders, interrupts=self.interrupts)
         self.storage = open_shared(url, heartbeat=heartbeat)
         try:
             if study is not None:  # before the study is made in the database
                 self._prepare(study.spec, allow_code)
-            self._join(study, allow_code)
+            self._join(study, allow_code, accept_changed_code)
         except BaseException:
             self.close()
             raise
@@ -104,7 +108,7 @@ class Worker:
             raise UserCodeError(f"study '{spec.name}' runs Python code of its own ({entries}); if you trust it, say --allow-code")
         self.engine.prepare(spec.user)
 
-    def _join(self, study: Study | None, allow_code: bool) -> None:
+    def _join(self, study: Study | None, allow_code: bool, accept: bool) -> None:
         import optuna
 
         url, name = self.url, self.name
@@ -115,6 +119,12 @@ class Worker:
         self.problem = build_problem(self.spec, folder=folder, reference=Architecture.from_dict(header["reference"]))
         seed = int.from_bytes(os.urandom(4), "big")
         sampler = make_sampler(self.spec.search.sampler, seed=seed, population=self.spec.search.population)
+        code = code_of(self.spec.user, self.folders)
+        if (lines := changes(header, code)) and not accept:
+            raise refuse(url, lines)
+        if lines or (code and CODE not in header):  # the first worker, or one that takes other code for the study's
+            store = StudyStore(name, url, "postgresql", self.storage, None)
+            store.write_header(header | {CODE: code})
         self.study = self._retry(lambda: optuna.load_study(study_name=name, storage=self.storage, sampler=sampler))
         self.first = FirstCalls(f"mend it, then start again with another --study than '{name}': failed trials count")
         self.evaluator = StudyEvaluator(self.spec, self.engine, None, {}, self.first, stops=False)

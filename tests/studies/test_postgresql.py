@@ -238,9 +238,8 @@ def test_a_worker_that_is_told_to_stop_hands_its_trial_back(server: Server, tmp_
     """SIGTERM inside a trial: it is back in the queue before the worker is gone, without a missed heartbeat."""
     study = _worker_study(tmp_path, "stopped", "slow")
     arguments = command("worker", "--storage", server.url, "--study", "stopped", "--spec", study, "--allow-code", "--quiet")
-    worker = subprocess.Popen(
-        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(), cwd=ROOT
-    )  # default heartbeat: nobody would notice for 45 s
+    long = environment() | {"SHAPEFRONT_TEST_SECONDS": "60"}  # and with the default heartbeat: nobody would notice for 45 s
+    worker = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=long, cwd=ROOT)
     _wait_for(
         lambda: any(t.state.name == "RUNNING" and t.user_attrs.get("design_id") is not None for t in _trials(server, "stopped"))
     )
@@ -255,3 +254,18 @@ def test_a_worker_that_is_told_to_stop_hands_its_trial_back(server: Server, tmp_
     assert found.returncode == 0, found.stderr
     states = [t.state.name for t in _trials(server, "stopped")]
     assert states.count("COMPLETE") == TRIALS and states.count("FAIL") == 1 and len(states) == TRIALS + 1
+
+
+def test_workers_run_the_code_the_study_was_begun_with(server: Server, tmp_path: Path) -> None:
+    def work(*more: str) -> subprocess.CompletedProcess[str]:
+        arguments = ("--storage", server.url, "--study", "code", "--spec", study, "--allow-code", "--quiet", "--trials", "1")
+        return run_cli("worker", *arguments, *more, cwd=tmp_path)
+
+    source = "def f(architecture, point):\n    return 1.0 * architecture.hidden_size\n"
+    (tmp_path / "mine.py").write_text(source)
+    study = write_study(tmp_path / "code.toml", name="code", user=[{"name": "mine", "entry": "mine:f"}])
+    assert work().returncode == 0 and work().returncode == 0
+    (tmp_path / "mine.py").write_text(source + "# another\n")
+    found = work()
+    assert found.returncode == 2 and "objective file mine.py (mine:f): SHA-256" in " ".join(found.stderr.split())
+    assert work("--accept-changed-code").returncode == 0 and work().returncode == 0
