@@ -24,13 +24,14 @@ from .folder_lock import FolderLock
 from .interrupts import Interrupts
 from .opening import RunLog, open_study
 from .output import plain
-from .preflight import check_options, check_problem
+from .preflight import check_options, check_problem, export_note
 from .progress import make_reporter
 from .record import TrialRecorder, make_metadata
 from .result import Result
 from .spec import StudySpec
 from .storage import StorageError, storage_kind
 from .user_objective import UserCodeError
+from .user_output import Output
 
 if TYPE_CHECKING:
     from .study import RunOptions, Study
@@ -50,7 +51,8 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     check_problem(problem)
     metadata = make_metadata(spec, problem, profile)
     interrupts = Interrupts()
-    engine = make_engine(study, options, interrupts)  # a cluster that is away, too
+    output = Output()
+    engine = make_engine(study, options, interrupts, output)  # a cluster that is away, too
     stack.callback(engine.close)
     engine.prepare(spec.user)  # and a function that does not import
     log = RunLog(None)
@@ -75,10 +77,18 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     )
     reporter = make_reporter(options.progress)
     stack.callback(reporter.close)
+    if options.progress == "quiet":
+        output.to(lambda name, line: log(f"output of {name}: {line}"))
+    else:
+        output.to(lambda name, line: reporter.say("output", f"{name}: {line}"))
     if spec.user:
         text = expected_calls(spec, legal)
         log(text)
         reporter.say("plan", text)
+    note = export_note(problem)
+    if note:
+        log(note)
+        reporter.say("note", note)
     recorder = TrialRecorder(store, stored)
     keeping = KeepingEngine(engine)
     started = time.monotonic()
@@ -145,7 +155,7 @@ def import_folders(study: Study) -> list[str]:
     return [*([str(study.folder)] if study.folder else []), str(Path.cwd())]
 
 
-def make_engine(study: Study, options: RunOptions, interrupts: Interrupts) -> Engine:
+def make_engine(study: Study, options: RunOptions, interrupts: Interrupts, output: Output | None = None) -> Engine:
     """Who prices: this process, local processes, or a Dask cluster."""
     folders = import_folders(study)
     if options.dask:
@@ -155,8 +165,8 @@ def make_engine(study: Study, options: RunOptions, interrupts: Interrupts) -> En
     if options.workers > 1:
         from .workers import ProcessEngine
 
-        return ProcessEngine(study, folders, options.workers, interrupts)
-    return LocalEngine(folders, interrupts=interrupts)
+        return ProcessEngine(study, folders, options.workers, interrupts, output)
+    return LocalEngine(folders, interrupts=interrupts, output=output)
 
 
 def search(
