@@ -51,6 +51,28 @@ REASONS: Mapping[str, str] = MappingProxyType(
 )
 
 
+def loss_terms(
+    batch: ArchitectureBatch, reference: Architecture, *, train_tokens: float = DEFAULT_TRAIN_TOKENS
+) -> tuple[FloatArray, FloatArray, str]:
+    """The two loss terms that equal quality limits to :data:`LOSS_SLACK`, as changes from the reference, and the size law.
+
+    Args:
+        batch: the designs.
+        reference: the model they are compared with.
+        train_tokens: D of the size law.
+
+    Returns:
+        change of ΔL_shape ``(A,)`` and of L_size ``(A,)``, nats/token; the law: ``zhao`` among mixtures of experts, ``dense``
+        among dense models, ``joint`` between the two.
+    """
+    own = float(delta_loss_shape(reference.hidden_size, reference.num_hidden_layers))
+    shape = np.asarray(delta_loss_shape(batch.hidden_size, batch.num_hidden_layers) - own, dtype=np.float64)
+    law = "zhao" if reference.num_experts and batch.kind.moe else "joint" if reference.num_experts or batch.kind.moe else "dense"
+    one = ArchitectureBatch.from_architectures([reference])
+    size = np.asarray(size_loss(batch, train_tokens, law) - float(size_loss(one, train_tokens, law)[0]), dtype=np.float64)
+    return shape, size, law
+
+
 def equal_quality_violations(
     batch: ArchitectureBatch, reference: Architecture, *, train_tokens: float = DEFAULT_TRAIN_TOKENS
 ) -> dict[str, FloatArray]:
@@ -61,7 +83,6 @@ def equal_quality_violations(
         reference: the model they are compared with.
         train_tokens: D of the size law.
     """
-    one = ArchitectureBatch.from_architectures([reference])
     count = len(batch)
     found: dict[str, FloatArray] = {}
     same_kind = batch.kind.attention == reference.attention and batch.kind.moe == (reference.num_experts > 0)
@@ -70,11 +91,9 @@ def equal_quality_violations(
         change = getattr(batch, name) / getattr(reference, name) - 1.0
         found[f"{name}_low"] = (LOW_SHARE - change) / -LOW_SHARE
         found[f"{name}_high"] = (change - HIGH_SHARE) / HIGH_SHARE
-    own = float(delta_loss_shape(reference.hidden_size, reference.num_hidden_layers))
-    found["delta_loss_shape"] = (delta_loss_shape(batch.hidden_size, batch.num_hidden_layers) - own) / LOSS_SLACK - 1.0
-    law = "zhao" if reference.num_experts and batch.kind.moe else "joint" if reference.num_experts or batch.kind.moe else "dense"
-    own = float(size_loss(one, train_tokens, law)[0])
-    found["size_loss"] = (size_loss(batch, train_tokens, law) - own) / LOSS_SLACK - 1.0
+    shape, size, _ = loss_terms(batch, reference, train_tokens=train_tokens)
+    found["delta_loss_shape"] = shape / LOSS_SLACK - 1.0
+    found["size_loss"] = size / LOSS_SLACK - 1.0
     if same_kind:
         found |= _attention_violations(batch, reference)
         if batch.kind.moe:

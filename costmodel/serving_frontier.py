@@ -18,6 +18,7 @@ from .operating import check_rates, frontier_area, log_rates, upper_envelope
 from .profile import load_profile
 from .serving import ServingSetup, throughput_at_rates
 from .step_forward import CATEGORIES
+from .step_options import constant_share
 from .step_plan import decode_plan_of
 
 FloatArray = NDArray[np.float64]
@@ -95,9 +96,7 @@ class Frontier:
         """Largest category of each point's step."""
         return np.asarray(np.asarray(CATEGORIES)[np.argmax(self.points.breakdown, axis=0)])
 
-    def area(
-        self, low: float = AREA[0], high: float = AREA[1], *, axis: str = "log", samples: int = AREA[2]
-    ) -> float:
+    def area(self, low: float = AREA[0], high: float = AREA[1], *, axis: str = "log", samples: int = AREA[2]) -> float:
         """Area between two user rates (see :func:`.operating.frontier_area`), from the continuous rate table."""
         rates = log_rates(low, high, samples)
         table = throughput_at_rates(self.architecture, self.setup, rates, allowed=self.allowed)
@@ -111,6 +110,7 @@ class Frontier:
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a point, by the stable names of tables and JSON."""
         p = self.points
+        constant = self.setup.step_options().constant(self.architecture.attention)
         found = []
         for i in range(len(p)):
             row: dict[str, Any] = {
@@ -121,6 +121,7 @@ class Frontier:
                 "itl_seconds": float(p.itl_seconds[i]),
                 "ttft_seconds": None if np.isnan(p.ttft_seconds[i]) else float(p.ttft_seconds[i]),
                 "breakdown": {name: float(p.breakdown[j, i]) for j, name in enumerate(CATEGORIES)},
+                "step_constant_seconds": constant_share(constant, float(p.breakdown[:, i].sum())),  # inside other
                 "bound": str(self.bound[i]),
             }
             if self.setup.mode != "decode":
@@ -179,8 +180,12 @@ def price_frontier(b: ArchitectureBatch, setup: ServingSetup, limits: FloatArray
     plan = decode_plan_of(setup.layouts, grid)
     step = price_decode(b, setup.layouts, plan, setup.workload.decode_context, setup.step_options())
     usable = np.broadcast_to(grid <= limits[:, None], plan.shape)
-    points = make_points(setup, grid, step.seconds[0], np.stack([
-        step.gemm_seconds[0], step.attention_seconds[0], step.communication_seconds[0], step.other_seconds[0]]))
+    points = make_points(
+        setup,
+        grid,
+        step.seconds[0],
+        np.stack([step.gemm_seconds[0], step.attention_seconds[0], step.communication_seconds[0], step.other_seconds[0]]),
+    )
     if setup.mode == "disaggregated":
         from .disaggregated import disaggregated_points
 
@@ -205,8 +210,16 @@ def make_points(setup: ServingSetup, grid: FloatArray, itl: FloatArray, breakdow
     both = throughput * (1.0 + setup.workload.input_tokens / setup.workload.output_tokens)
     none = np.full(seconds.shape, np.nan)
     return Points(
-        index, load, seconds, none, throughput, both, np.full(seconds.shape, -1, dtype=np.intp), np.zeros_like(seconds),
-        np.ones_like(seconds), breakdown.reshape(4, -1),
+        index,
+        load,
+        seconds,
+        none,
+        throughput,
+        both,
+        np.full(seconds.shape, -1, dtype=np.intp),
+        np.zeros_like(seconds),
+        np.ones_like(seconds),
+        breakdown.reshape(4, -1),
     )
 
 
@@ -219,7 +232,11 @@ def _check_fits(architecture: Architecture, setup: ServingSetup, limits: FloatAr
         raise InvalidValueError(f"{name}: no layout of the study divides it; add layouts or change its dimensions")
     hardware = load_profile(setup.profile).hardware
     need = gpus_needed(
-        architecture, context=setup.workload.peak_context, concurrency=grid[0], formats=setup.formats, hardware=hardware,
+        architecture,
+        context=setup.workload.peak_context,
+        concurrency=grid[0],
+        formats=setup.formats,
+        hardware=hardware,
         usable_fraction=setup.usable_fraction,
     )
     raise InvalidValueError(

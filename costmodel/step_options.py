@@ -173,6 +173,16 @@ class StepOptions:
         return cls(formats or TensorFormats(), load_profile(profile), **choices)
 
 
+def constant_share(constant: float, seconds: float) -> float:
+    """Part of a whole step that is its signed constant, s: a negative one takes no more than half of the rest, so at most ``-T``.
+
+    Args:
+        constant: the profile's constant (:meth:`StepOptions.constant`), s.
+        seconds: the step T with the constant in it, s.
+    """
+    return max(constant, -seconds)
+
+
 def require_options(options: Mapping[str, Any], *, formats: TensorFormats | None, profile: str | KernelProfile) -> StepOptions:
     """:meth:`StepOptions.make` from keyword arguments of a public function."""
     return StepOptions.make(formats, profile, **options)

@@ -58,6 +58,11 @@ class SearchOptions:
         whole("max_polish", self.max_polish, 0, MAX_TRIALS)
 
 
+def polish_limit(trials: int) -> int:
+    """Designs the polish may price where nothing else is said."""
+    return max(4 * trials, 2000)
+
+
 def optimize(
     problem: SearchProblem,
     *,
@@ -96,7 +101,7 @@ def optimize(
     try:
         _sample(run, mode, trials, seed, chosen)
         if chosen.polish and not run.exhausted:
-            limit = chosen.max_polish or max(4 * trials, 2000)
+            limit = chosen.max_polish or polish_limit(trials)
             run.polished = polish(run, mode, limit=limit)
             run.exhausted = mode.left == 0
         run.polished = run.polished or run.exhausted

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..constraints.equal_quality import LOSS_SLACK
 from ..constraints.guidelines import FINDING_SHARE, RULES, Finding, OperatingPoint, Review, review
 from ..constraints.guidelines.review import DEFAULT_RATES
 from ..constraints.laws import CAVEATS, fit_warnings
@@ -106,7 +107,31 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
         "id level guideline dimension value threshold cost_share_throughput cost_share_latency cost_share_prefill fix "
         "gain_throughput gain_latency total_params_change active_params_change loss_change message note source"
     ).split()
-    return {name: getattr(finding, name) for name in names}
+    return {name: getattr(finding, name) for name in names} | {"fix_equal_quality": fix_equal_quality(finding)}
+
+
+def limits_text(limit: float = SOFT_SHAPE_LIMIT) -> str:
+    """Why a fix may cost more predicted loss than equal quality allows.
+
+    Args:
+        limit: predicted loss a fix may add in this check, nats/token.
+    """
+    return (
+        f"a fix is offered up to {limit:g} nats/token of predicted loss, because a check looks for speed within a guard; "
+        f"equal quality allows {LOSS_SLACK:g} a loss term, because there a gain must not be paid for in loss"
+    )
+
+
+def fix_equal_quality(finding: Finding) -> bool | None:
+    """Whether a fix stays within equal quality's limit on the predicted loss; None where it does not change the design."""
+    return None if finding.loss_change is None else finding.loss_change <= LOSS_SLACK
+
+
+def fix_loss_text(loss: float | None) -> str:
+    """Predicted loss that a fix adds, nats/token, marked beyond equal quality's limit; ``–`` where the design stays."""
+    if loss is None:
+        return "–"
+    return f"{loss:+.4f}{', not equal quality' if loss > LOSS_SLACK else ''}"
 
 
 def check(

@@ -9,8 +9,9 @@ from ..costmodel import Architecture
 from ..search.outcome import Run
 from ..search.problem import SearchProblem
 from ..search.space import Candidates, distributions
-from .contents import contents
+from .contents import contents, failures
 from .evaluators import LocalEngine, StudyEvaluator
+from .failures import errors_of, listed
 from .problem import build_problem, study_profile
 from .rdb import hide_password
 from .result import Result
@@ -35,18 +36,16 @@ def collect(url: str, name: str, *, out: Path | None = None) -> Result:
     storage = open_shared(url)
     try:
         header = join_study(url, name, None, storage)
-        trials = [
-            t
-            for t in StudyStore(name, url, "postgresql", storage, None).study().get_trials(deepcopy=False)
-            if t.state.name == "COMPLETE"
-        ]
+        every = StudyStore(name, url, "postgresql", storage, None).study().get_trials(deepcopy=False)
+        trials, errors = [t for t in every if t.state.name == "COMPLETE"], errors_of(every)
     finally:
         close_storage(storage)
     spec: StudySpec = parse_spec(header["spec"], name)
     problem: SearchProblem = build_problem(spec, reference=Architecture.from_dict(header["reference"]))
     ids = list(dict.fromkeys(_design(trial, len(problem.table), url) for trial in trials))
     if not ids:
-        raise StorageError(f"{hide_password(url)}: study '{name}' has no completed trial yet; start workers and wait")
+        failed = f", {len(errors)} failed ({listed(errors)})" if errors else ""
+        raise StorageError(f"{hide_password(url)}: study '{name}' has no completed trial yet{failed}; start workers and wait")
     known: dict[str, tuple[float, str]] = {}
     for trial in trials:
         for key, (value, error) in dict(trial.user_attrs.get(CALLS, {})).items():
@@ -54,10 +53,13 @@ def collect(url: str, name: str, *, out: Path | None = None) -> Result:
     run = Run(problem, distributions(problem.table), StudyEvaluator(spec, _NoCode(), None, known), record=False)
     candidates: Candidates = problem.table.candidates(ids)
     run.price(candidates, ["worker"] * len(candidates))
-    result = Result(contents(spec, run.outcome(), study_profile(spec), None))
+    data = contents(spec, run.outcome(), study_profile(spec), None)
+    result = Result(data | {"trials": data["trials"] + len(errors)} | failures(errors))
     if out is not None:
         prepare_results(out)
         result.notes = result.write(out, study_toml=Study(spec).to_toml())
+    if errors:
+        result.notes = [*result.notes, f"user functions failed in {len(errors)} trials: {listed(errors)}"]
     return result
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..constraints.divisibility import layout_allowed
-from ..constraints.equal_quality import gives_up
+from ..constraints.equal_quality import LOSS_SLACK, gives_up, loss_terms
 from ..constraints.quality import DEFAULT_TRAIN_TOKENS, delta_loss_shape, predicted_loss
 from ..costmodel.architecture import INTEGER_FIELDS, Architecture
 from ..costmodel.batch import ArchitectureBatch
@@ -38,7 +38,10 @@ class ComparedModel:
         area: frontier area over ln(tokens/s/user) between the bounds of :data:`.serving_frontier.AREA`.
         area_over_first: area over the first model's, a ratio.
         gives_up: what it gives up against the first model, empty at equal quality.
-        loss_change: predicted loss minus the first model's by the joint law, nats/token.
+        shape_change: ΔL_shape minus the first model's, nats/token; equal quality allows +0.002.
+        size_change: L_size minus the first model's, nats/token; equal quality allows +0.002.
+        size_law: the law of ``size_change``: ``zhao`` among mixtures of experts, ``dense``, or ``joint`` between the two.
+        loss_change: predicted loss minus the first model's by the joint law, nats/token; for information, decides nothing.
     """
 
     design: Architecture
@@ -48,6 +51,9 @@ class ComparedModel:
     area: float
     area_over_first: float
     gives_up: tuple[str, ...]
+    shape_change: float
+    size_change: float
+    size_law: str
     loss_change: float
 
 
@@ -89,6 +95,10 @@ def _model_dict(m: ComparedModel, setup: ServingSetup, rates: tuple[float, ...])
         "frontier_area_over_first": m.area_over_first,
         "equal_quality": not m.gives_up,
         "gives_up": list(m.gives_up),
+        "delta_loss_shape_change": m.shape_change,
+        "size_loss_change": m.size_change,
+        "size_law": m.size_law,
+        "loss_term_limit": LOSS_SLACK,
         "loss_change": m.loss_change,
         "error": m.error,
         "frontier": [] if m.frontier is None else m.frontier.rows(),
@@ -136,8 +146,10 @@ def compare(
         loss = [float(predicted_loss(d, train_tokens, "joint")[0]) for d in (design, first)]
         base = rows[0][3]
         reasons = tuple(gives_up(batch, first, train_tokens=train_tokens)[0])
+        shape, size, law = loss_terms(batch, first, train_tokens=train_tokens)
+        terms = (float(shape[0]), float(size[0]), law)
         over = area / base if base > 0 else float("nan")
-        models.append(ComparedModel(design, found, error, throughput, area, over, reasons, loss[0] - loss[1]))
+        models.append(ComparedModel(design, found, error, throughput, area, over, reasons, *terms, loss[0] - loss[1]))
     return Comparison(tuple(models), setup, shown)
 
 

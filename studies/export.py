@@ -178,7 +178,7 @@ def _design_files(
 ) -> Mapping[str, str]:
     architecture = result.architecture(row["architecture_id"])
     if format == "hf":
-        return _hf_files(architecture, family)
+        return _hf_files(architecture, family, result.longest_request)
     if format in TOOLS:
         return recipes.write_recipe(format, architecture, design_formats(result, row), name=architecture.name)
     server = SERVERS[format]
@@ -199,8 +199,8 @@ def _design_files(
     return files
 
 
-def _hf_files(architecture: Architecture, family: str | None) -> dict[str, str]:
-    return {"config.json": json.dumps(huggingface.export_config(architecture, family), indent=2) + "\n"}
+def _hf_files(architecture: Architecture, family: str | None, tokens: int = 0) -> dict[str, str]:
+    return {"config.json": json.dumps(huggingface.export_config(architecture, family, tokens=tokens), indent=2) + "\n"}
 
 
 def _write(folder: Path, found: Mapping[str, str | bytes]) -> Exported:

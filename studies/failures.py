@@ -6,8 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from .user_objective import TIMED_OUT, UserCodeError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 FIRST_CALLS = 10  # when this many calls of a function, its first, all fail, the run stops
 MOST_COMMON = 3  # causes that are listed
@@ -37,6 +41,11 @@ def listed(errors: Iterable[str], most: int = MOST_COMMON) -> str:
     shown = [f"{number} x {text}" for text, number in found[:most]]
     rest = sum(number for _, number in found[most:])
     return "; ".join([*shown, f"{rest} x others"] if rest else shown)
+
+
+def errors_of(trials: Iterable[FrozenTrial]) -> list[str]:
+    """Messages of the workers' trials in which a user function failed (not of those whose worker died)."""
+    return [str(t.user_attrs["error"]) for t in trials if t.state.name == "FAIL" and "error" in t.user_attrs]
 
 
 class FirstCalls:

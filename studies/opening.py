@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .checkpoint import NAME, Checkpoint, discard
 from .rdb import hide_password
 from .record import check_same
 from .result_file import ResultError, read_result
@@ -41,8 +43,8 @@ class RunLog:
 
 def open_study(
     spec: StudySpec, metadata: dict[str, Any], options: RunOptions, log: RunLog, stack: ExitStack, names: list[str]
-) -> tuple[StudyStore, Stored | None]:
-    """Open or create the stored study.
+) -> tuple[StudyStore, Stored | None, Checkpoint | None]:
+    """Open or create the stored study, and the checkpoint of an exhaustive one.
 
     Raises:
         StorageError: it holds another study, or an unfinished one without ``resume``.
@@ -50,6 +52,8 @@ def open_study(
     where = options.storage or ("journal" if options.out is not None else "memory")
     if options.overwrite:
         _discard(where, spec.name, options.out)
+        if options.out is not None:
+            discard(options.out)
     store = open_store(where, spec.name, options.out)
     stack.callback(store.close)
     if store.repaired_bytes:
@@ -58,8 +62,9 @@ def open_study(
     if stored is None:
         if not options.overwrite:
             _check_results(options.out, metadata, store)
+        kept = _open_checkpoint(spec, metadata, stored, options, store, log, stack)
         store.create(metadata, names)
-        return store, None
+        return store, None, kept
     here = str(options.out or hide_password(where))
     if stored.metadata.get("mode") == "workers":
         raise StorageError(
@@ -74,7 +79,7 @@ def open_study(
             except StorageError:
                 pass
             else:
-                return store, stored
+                return store, stored, _open_checkpoint(spec, metadata, stored, options, store, log, stack)
         state = "a finished" if stored.finished else "an unfinished"
         raise StorageError(
             f"{here}: holds {state} study '{spec.name}' with {len(stored.trials)} trials; continue with --resume, discard it "
@@ -83,7 +88,48 @@ def open_study(
     for text in check_same(stored.metadata, metadata, here):
         log.note(text)
     log(f"resuming after {len(stored.trials)} trials and {len(stored.evaluations)} calls of user functions")
-    return store, stored
+    return store, stored, _open_checkpoint(spec, metadata, stored, options, store, log, stack)
+
+
+def _open_checkpoint(
+    spec: StudySpec,
+    metadata: dict[str, Any],
+    stored: Stored | None,
+    options: RunOptions,
+    store: StudyStore,
+    log: RunLog,
+    stack: ExitStack,
+) -> Checkpoint | None:
+    """What an exhaustive run of this study has priced in its folder; None where nothing is kept.
+
+    Raises:
+        StorageError: it is another study's, or an unfinished one's without ``resume``.
+    """
+    if options.out is None or spec.search.engine != "exhaustive" or store.kind == "memory":
+        return None
+    try:
+        kept = Checkpoint(options.out, metadata)
+        stack.callback(kept.close)
+        if not options.resume and kept.done and (stored is None or not stored.finished):
+            raise StorageError(
+                f"{options.out}: holds {kept.done} designs that an unfinished run of this study priced; continue with --resume, "
+                "discard them with --overwrite, or choose another --out"
+            )
+    except StorageError:
+        if stored is None:
+            store.forget_empty()
+        raise
+    if not options.resume:
+        kept.forget()
+    if kept.dropped_bytes:
+        log.note(f"{NAME}: its last {kept.dropped_bytes} bytes are not whole; what they held is priced again")
+    failed = stored is not None and any(math.isnan(value) for value, _ in stored.evaluations.values())
+    if kept.done and options.retry_failed and failed:
+        kept.forget()  # a large study's is what came of the answers
+        log.note(f"{NAME}: priced again, since failed calls are made again")
+    if kept.done:
+        log(f"{kept.done} designs are in {NAME}; they are not priced again")
+    return kept
 
 
 def _check_results(folder: Path | None, metadata: Mapping[str, Any], store: StudyStore) -> None:

@@ -25,6 +25,9 @@ SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://", "inproc://")  # of a
 LOOK = 4096  # designs looked at, evenly over the space, for one that reaches an objective
 
 
+EXPORTS_LOOKED_AT = 50  # designs spread over the study whose Hugging Face family is looked up at the start
+
+
 def check_options(spec: StudySpec, options: RunOptions) -> None:
     """Refuse contradictions before anything is touched.
 
@@ -35,6 +38,9 @@ def check_options(spec: StudySpec, options: RunOptions) -> None:
         raise InvalidValueError(f"workers must be between 1 and {MAX_WORKERS}, got {options.workers}")
     if options.resume and options.overwrite:
         raise InvalidValueError("--resume keeps what is stored and --overwrite discards it; give one of them")
+    for name in ("accept_changed_code", "retry_failed"):
+        if getattr(options, name) and not options.resume:
+            raise InvalidValueError(f"--{name.replace('_', '-')} says how to continue a study; give --resume as well")
     if options.dask and options.workers > 1:
         raise InvalidValueError("--dask brings its own workers; leave out --workers")
     if options.dask and not options.dask.startswith(SCHEMES) and not options.dask.endswith(".json"):
@@ -64,6 +70,16 @@ def check_problem(problem: SearchProblem) -> None:
     """
     check_fits(problem)
     check_reached(problem)
+
+
+def export_note(problem: SearchProblem) -> str:
+    """Whether some of the study's designs cannot be written as a Hugging Face config, said before the search; else empty."""
+    from .exporters.huggingface import without_family
+
+    total = len(problem.table)
+    ids = np.unique(np.linspace(0, total - 1, min(total, EXPORTS_LOOKED_AT)).astype(np.int64))
+    batches = [batch for _, _, batch in problem.table.candidates(ids).batches(problem.spaces)]
+    return without_family(batch.architecture(i) for batch in batches for i in range(len(batch)))
 
 
 def check_fits(problem: SearchProblem) -> None:

@@ -19,6 +19,9 @@ class Reporter(Protocol):
     def __call__(self, progress: Progress) -> None:
         """Show the state."""
 
+    def say(self, event: str, text: str) -> None:
+        """Show one line of text."""
+
     def close(self) -> None:
         """Stop showing."""
 
@@ -29,12 +32,26 @@ class Silent:
     def __call__(self, progress: Progress) -> None:
         """Do nothing."""
 
+    def say(self, event: str, text: str) -> None:
+        """Do nothing."""
+
     def close(self) -> None:
         """Do nothing."""
 
 
+class Plain(Silent):
+    """No terminal to draw a bar on: lines of text alone."""
+
+    def say(self, event: str, text: str) -> None:
+        """Print the line."""
+        print(text, file=sys.stderr, flush=True)
+
+
 class JsonLines:
-    """One JSON object a line: phase, trials, priced, total, front_size, hypervolume, designs_per_second, eta_seconds."""
+    """One JSON object a line: phase, trials, priced, total, front_size, hypervolume, designs_per_second, eta_seconds.
+
+    Lines of text are ``{"event": …, "text": …}``.
+    """
 
     def __init__(self, stream: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream or sys.stderr, clock
@@ -49,6 +66,11 @@ class JsonLines:
         rate, eta = speed(progress, now - self._start)
         row = {**progress.__dict__, "hypervolume": progress.hypervolume if progress.hypervolume == progress.hypervolume else None}
         self._stream.write(json.dumps({**row, "designs_per_second": rate, "eta_seconds": eta}) + "\n")
+        self._stream.flush()
+
+    def say(self, event: str, text: str) -> None:
+        """Write the text as an object."""
+        self._stream.write(json.dumps({"event": event, "text": text}) + "\n")
         self._stream.flush()
 
     def close(self) -> None:
@@ -79,6 +101,10 @@ class Bar:
             self._task, description=progress.phase, completed=progress.priced, total=progress.total or None, text=text
         )
 
+    def say(self, event: str, text: str) -> None:
+        """Print the line above the bar."""
+        self._bar.console.print(text, markup=False, highlight=False)
+
     def close(self) -> None:
         """Take the bar away."""
         self._bar.stop()
@@ -95,6 +121,6 @@ def make_reporter(mode: str) -> Reporter:
     """``bar`` (only on a terminal), ``json-lines`` or ``quiet``."""
     if mode == "json-lines":
         return JsonLines()
-    if mode == "bar" and sys.stderr.isatty():
-        return Bar()
+    if mode == "bar":
+        return Bar() if sys.stderr.isatty() else Plain()
     return Silent()

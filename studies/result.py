@@ -100,6 +100,12 @@ class Result:
         return bool(self.data.get("interrupted"))
 
     @property
+    def longest_request(self) -> int:
+        """Prompt and answer of the study's workload, tokens."""
+        work = self.spec.get("workload", {})
+        return sum(int(work.get(key) or 0) for key in ("input_tokens", "output_tokens"))
+
+    @property
     def ranked_rows(self) -> list[dict[str, Any]]:
         """One row per architecture, near-twins grouped under the best of them."""
         return [row for row in self.architectures if not row.get("twin_of")]
@@ -217,7 +223,7 @@ class Result:
             design = self.architecture(row["architecture_id"])
             (place / "architecture.json").write_text(to_json(design.to_dict()) + "\n")
             try:
-                write_config(design, place)
+                write_config(design, place, tokens=self.longest_request)
             except InvalidValueError as error:
                 notes.append(f"configs/{place.name}: no config.json ({error})")
         return notes

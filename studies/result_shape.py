@@ -54,6 +54,7 @@ class _Rate(_Point):
 
 class _FrontierPoint(_Point):
     breakdown: _Breakdown
+    step_constant_seconds: MaybeNumber = None
     bound: Text
 
 

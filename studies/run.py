@@ -14,6 +14,8 @@ from ..search.evaluate import Priced
 from ..search.outcome import Progress, SearchOutcome
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
+from .checkpoint import Checkpoint, KeepingEngine
+from .code_state import code_of, reconcile
 from .contents import contents
 from .evaluators import Engine, LocalEngine, StudyEvaluator
 from .failures import FirstCalls, listed
@@ -22,12 +24,14 @@ from .folder_lock import FolderLock
 from .interrupts import Interrupts
 from .opening import RunLog, open_study
 from .output import plain
-from .preflight import check_options, check_problem
+from .preflight import check_options, check_problem, export_note
 from .progress import make_reporter
 from .record import TrialRecorder, make_metadata
 from .result import Result
+from .spec import StudySpec
 from .storage import StorageError, storage_kind
 from .user_objective import UserCodeError
+from .user_output import Output
 
 if TYPE_CHECKING:
     from .study import RunOptions, Study
@@ -47,7 +51,8 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     check_problem(problem)
     metadata = make_metadata(spec, problem, profile)
     interrupts = Interrupts()
-    engine = make_engine(study, options, interrupts)  # a cluster that is away, too
+    output = Output()
+    engine = make_engine(study, options, interrupts, output)  # a cluster that is away, too
     stack.callback(engine.close)
     engine.prepare(spec.user)  # and a function that does not import
     log = RunLog(None)
@@ -58,8 +63,10 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
         stack.callback(lock.release)
         remove_leftovers(options.out)
         log = RunLog(options.out / "run.log")
+    names = [o.name for o in problem.objectives]
     try:
-        store, stored = open_study(spec, metadata, options, log, stack, [o.name for o in problem.objectives])
+        store, stored, checkpoint = open_study(spec, metadata, options, log, stack, names)
+        stored = reconcile(store, stored, metadata, code_of(spec.user, import_folders(study)), options, names, log)
     except StorageError:
         if options.out is not None and new:  # nothing was done: leave nothing behind
             lock.withdraw()
@@ -70,14 +77,27 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
     )
     reporter = make_reporter(options.progress)
     stack.callback(reporter.close)
+    if options.progress == "quiet":
+        output.to(lambda name, line: log(f"output of {name}: {line}"))
+    else:
+        output.to(lambda name, line: reporter.say("output", f"{name}: {line}"))
+    if spec.user:
+        text = expected_calls(spec, legal)
+        log(text)
+        reporter.say("plan", text)
+    note = export_note(problem)
+    if note:
+        log(note)
+        reporter.say("note", note)
     recorder = TrialRecorder(store, stored)
+    keeping = KeepingEngine(engine)
     started = time.monotonic()
     with interrupts.listening():
         way_out = "mend it, then the same command" + ("" if store.kind == "memory" else " with --resume --retry-failed")
         known = dict(stored.evaluations) if stored else {}
-        evaluator = StudyEvaluator(spec, engine, store, known, FirstCalls(way_out))
+        evaluator = StudyEvaluator(spec, keeping, store, known, FirstCalls(way_out))
         try:
-            outcome = search(study, problem, evaluator, recorder, reporter, interrupts)
+            outcome = search(study, problem, evaluator, recorder, reporter, interrupts, keeping, checkpoint)
         except UserCodeError as error:
             log(f"stopped: {' '.join(str(error).split())}")
             raise
@@ -89,7 +109,7 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
             recorder.check_rest()
     log(
         f"{outcome.trials} trials ({recorder.replayed} replayed), {outcome.legal_architectures} legal architectures priced, "
-        f"hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
+        f"{keeping.count} designs priced by this run, hypervolume {outcome.hypervolume:.6f}, {time.monotonic() - started:.2f} s"
     )
     for name in same_for_all(outcome):
         log.note(f"objective {name} is the same for every design priced: it ranks nothing")
@@ -106,15 +126,38 @@ def run_study(study: Study, options: RunOptions, stack: ExitStack) -> Result:
             raise OutputError(f"{error}; {kept}") from None
     if not outcome.interrupted:
         store.finish(metadata)
+        if checkpoint is not None:
+            checkpoint.remove()
     log("interrupted; continue with --resume" if outcome.interrupted else "done")
     result.notes = log.notes
     return result
 
 
-def make_engine(study: Study, options: RunOptions, interrupts: Interrupts) -> Engine:
+def expected_calls(spec: StudySpec, legal: int) -> str:
+    """How often the user functions will be called, in words."""
+    from ..search.optimize import polish_limit
+
+    settings, names = spec.search, ", ".join(user.name for user in spec.user)
+    first = min(settings.trials, legal)
+    if settings.engine == "exhaustive" or first == legal:
+        return f"user functions ({names}): up to {legal} calls of each, one a legal design"
+    if not settings.polish:
+        return f"user functions ({names}): up to {first} calls of each"
+    most = min(legal, first + polish_limit(settings.trials))
+    return (
+        f"user functions ({names}): up to {first} calls of each in the trials, then one for every new neighbour of the front, up "
+        f"to {most} together (--no-polish leaves those out)"
+    )
+
+
+def import_folders(study: Study) -> list[str]:
+    """Where user functions are looked for first: the study's folder, then the working folder."""
+    return [*([str(study.folder)] if study.folder else []), str(Path.cwd())]
+
+
+def make_engine(study: Study, options: RunOptions, interrupts: Interrupts, output: Output | None = None) -> Engine:
     """Who prices: this process, local processes, or a Dask cluster."""
-    folders = [str(study.folder)] if study.folder else []
-    folders.append(str(Path.cwd()))
+    folders = import_folders(study)
     if options.dask:
         from .dask_engine import DaskEngine
 
@@ -122,8 +165,8 @@ def make_engine(study: Study, options: RunOptions, interrupts: Interrupts) -> En
     if options.workers > 1:
         from .workers import ProcessEngine
 
-        return ProcessEngine(study, folders, options.workers, interrupts)
-    return LocalEngine(folders, interrupts=interrupts)
+        return ProcessEngine(study, folders, options.workers, interrupts, output)
+    return LocalEngine(folders, interrupts=interrupts, output=output)
 
 
 def search(
@@ -133,9 +176,11 @@ def search(
     recorder: TrialRecorder,
     reporter: Any,
     interrupts: Interrupts,
+    keeping: KeepingEngine,
+    kept: Checkpoint | None,
 ) -> SearchOutcome:
     """Run the study's engine; Ctrl-C is looked at between generations."""
-    from ..search.exhaustive import exhaust
+    from ..search.exhaustive import exhaust, records_all
     from ..search.optimize import SearchOptions, optimize
 
     evaluate = _Stoppable(evaluator, interrupts)
@@ -147,7 +192,16 @@ def search(
     settings = study.spec.search
     try:
         if settings.engine == "exhaustive":
-            return exhaust(problem, evaluator=evaluate, recorder=recorder, callback=progress, study_name=study.spec.name)
+            whole = records_all(problem)
+            with keeping.into(kept if whole else None):
+                return exhaust(
+                    problem,
+                    evaluator=evaluate,
+                    recorder=recorder,
+                    callback=progress,
+                    keeper=None if whole else kept,
+                    study_name=study.spec.name,
+                )
         chosen = SearchOptions(sampler=settings.sampler, population=settings.population, polish=settings.polish)
         return optimize(
             problem,
@@ -160,7 +214,16 @@ def search(
             study_name=study.spec.name,
         )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted before the first generation was priced; --resume continues the run") from None
+        raise KeyboardInterrupt(_interrupted(len(problem.table), settings.engine, kept)) from None
+
+
+def _interrupted(designs: int, engine: str, kept: Checkpoint | None) -> str:
+    """What is said of a run that was interrupted before there was a result."""
+    if engine != "exhaustive":
+        return "interrupted before the first generation was priced; --resume continues the run"
+    if kept is None:
+        return "interrupted before there was a result; what is priced is kept with --out and a storage other than memory"
+    return f"interrupted: {kept.done} of {designs} designs are priced and kept; --resume continues after them"
 
 
 class _Stoppable:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..constraints.guidelines import RULES, Finding
-from .check import CheckResult, finding_dict
+from .check import CheckResult, finding_dict, fix_loss_text
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -64,7 +64,8 @@ def _text(finding: Finding) -> str:
     if costs:
         text += f" Costs {' and '.join(costs)}."
     if finding.fix:
-        text += f" Fix: {finding.fix_text}."
+        loss = "" if finding.loss_change is None else f" (predicted loss {fix_loss_text(finding.loss_change)})"
+        text += f" Fix: {finding.fix_text}{loss}."
     return text
 
 

@@ -204,7 +204,8 @@ def size_gap(result: Result) -> str:
     if low <= gap + slack and gap - slack <= high:
         return ""
     return (
-        f": the budget of {count(wanted)} is {gap:+.1%} off its {count(own)}, and equal quality needs {low:+.1%} to {high:+.1%}"
+        f": the budget of {count(wanted)} is {gap:+.1%} off its {count(own)}, and equal quality needs {low:+.1%} to {high:+.1%}; "
+        "leave total_params out of [budget], or name a reference of that size"
     )
 
 

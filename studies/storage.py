@@ -185,6 +185,7 @@ class StudyStore:
         self.name, self.where, self.kind, self.storage = name, where, kind, storage
         self._journal = journal
         self._count = 0
+        self.answers = 0  # of user functions, stored when the study was read
         self._ids: dict[str, int] = {}
 
     @property
@@ -224,31 +225,44 @@ class StudyStore:
                     "again without --resume"
                 )
         self._count = len(trials)
-        return Stored(header, trials, self._evaluations(), bool(header.get("finished")))
+        return Stored(header, trials, self._evaluations(header.get("retried")), bool(header.get("finished")))
 
     def create(self, metadata: Mapping[str, Any], metric_names: Sequence[str]) -> None:
         """Write the header of a new study."""
+        with _clear_errors(self.where), self._batch():
+            self._create(metadata, metric_names)
+
+    def restart(self, metadata: Mapping[str, Any], metric_names: Sequence[str]) -> None:
+        """Forget the trials, which the search makes again from the answers of user functions; those stay."""
+        with _clear_errors(self.where), self._batch():
+            self.storage.delete_study(self._ids.pop(self.name, None) or self.storage.get_study_id_from_name(self.name))
+            self._create(metadata, metric_names)
+
+    def _create(self, metadata: Mapping[str, Any], metric_names: Sequence[str]) -> None:
         import optuna
 
-        with _clear_errors(self.where), self._batch():
-            directions = [optuna.study.StudyDirection.MAXIMIZE] * len(metric_names)
-            if self.name not in {study.study_name for study in self.storage.get_all_studies()}:
-                try:
-                    self.storage.create_new_study(directions, self.name)
-                except optuna.exceptions.DuplicatedStudyError:
-                    raise StorageError(
-                        f"{hide_password(self.where)}: another process began the study '{self.name}' at the same moment; "
-                        "wait for it, or choose another --storage"
-                    ) from None
-            study_id = self._id(self.name)
-            self.storage.set_study_system_attr(study_id, "study:metric_names", list(metric_names))
-            self.storage.set_study_user_attr(study_id, METADATA, {"format": FORMAT_VERSION, **metadata})
+        directions = [optuna.study.StudyDirection.MAXIMIZE] * len(metric_names)
+        if self.name not in {study.study_name for study in self.storage.get_all_studies()}:
+            try:
+                self.storage.create_new_study(directions, self.name)
+            except optuna.exceptions.DuplicatedStudyError:
+                raise StorageError(
+                    f"{hide_password(self.where)}: another process began the study '{self.name}' at the same moment; "
+                    "wait for it, or choose another --storage"
+                ) from None
+        study_id = self._id(self.name)
+        self.storage.set_study_system_attr(study_id, "study:metric_names", list(metric_names))
+        self.storage.set_study_user_attr(study_id, METADATA, {"format": FORMAT_VERSION, **metadata})
         self._count = 0
 
     def finish(self, metadata: Mapping[str, Any]) -> None:
         """Mark the run as finished."""
+        self.write_header({**metadata, "finished": True})
+
+    def write_header(self, metadata: Mapping[str, Any]) -> None:
+        """Replace the header of a stored study."""
         with _clear_errors(self.where):
-            header = {"format": FORMAT_VERSION, **metadata, "finished": True}
+            header = {"format": FORMAT_VERSION, **metadata}
             with_retries(
                 lambda: self.storage.set_study_user_attr(self._id(self.name), METADATA, header), self.where, recover=self._recover
             )
@@ -288,14 +302,20 @@ class StudyStore:
                 lambda: self.storage.create_new_trial(self._id(name), template_trial=trial), self.where, recover=self._recover
             )
 
-    def _evaluations(self) -> dict[str, tuple[float, str]]:
+    def _evaluations(self, retried: Any = None) -> dict[str, tuple[float, str]]:
+        """Answers by call; failures among the first ``retried`` were put back."""
+        again = retried if isinstance(retried, int) else 0
         name = self.name + EVALUATIONS
         found: dict[str, tuple[float, str]] = {}
         with _clear_errors(self.where):
             if name not in {study.study_name for study in self.storage.get_all_studies()}:
                 return found
-            for trial in self.storage.get_all_trials(self._id(name), deepcopy=False):
+            trials = self.storage.get_all_trials(self._id(name), deepcopy=False)
+            self.answers = len(trials)
+            for number, trial in enumerate(trials):
                 value = trial.value if trial.state.name == "COMPLETE" and trial.value is not None else math.nan
+                if number < again and math.isnan(value):
+                    continue
                 found.setdefault(str(trial.user_attrs.get("call")), (value, str(trial.user_attrs.get("error", ""))))
         return found
 

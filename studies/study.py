@@ -34,6 +34,8 @@ class RunOptions:
         certify: prove the front after the search.
         certify_seconds: after that the certificate closes with the gap that is left.
         allow_code: let the study's user functions run.
+        accept_changed_code: resume although the file of a user function changed.
+        retry_failed: on resume, make the calls of user functions again that failed.
         progress: ``bar``, ``json-lines`` or ``quiet``.
     """
 
@@ -46,6 +48,8 @@ class RunOptions:
     certify: bool = False
     certify_seconds: float = math.inf
     allow_code: bool = False
+    accept_changed_code: bool = False
+    retry_failed: bool = False
     progress: str = "quiet"
 
 
@@ -104,6 +108,7 @@ class Study:
         trials: int | None = None,
         seed: int | None = None,
         engine: str | None = None,
+        polish: bool | None = None,
         out: str | Path | None = None,
         **options: Any,
     ) -> Result:
@@ -113,6 +118,7 @@ class Study:
             trials: designs the search may price before the polish.
             seed: same seed, same result.
             engine: ``optuna`` or ``exhaustive``.
+            polish: price the neighbours of the front after the trials; None = as the study says.
             out: folder for the results; None keeps them in memory.
             **options: the other fields of :class:`RunOptions`.
 
@@ -130,4 +136,4 @@ class Study:
             raise SpecError("out is empty; give a folder, or None to write nothing")
         chosen = RunOptions(out=None if out is None else Path(out), **options)
         with ExitStack() as stack:
-            return run_study(self.with_search(trials=trials, seed=seed, engine=engine), chosen, stack)
+            return run_study(self.with_search(trials=trials, seed=seed, engine=engine, polish=polish), chosen, stack)

@@ -8,10 +8,12 @@ every trial is accounted for.
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,13 +24,15 @@ from ..costmodel import Architecture
 from ..search.evaluate import Priced
 from ..search.sampler import make_sampler
 from ..search.space import Candidates, distributions, suggestions
+from .code_state import CODE, changes, code_of, refuse
 from .evaluators import LocalEngine, StudyEvaluator
+from .failures import MOST_COMMON, FirstCalls, causes, errors_of
 from .interrupts import Interrupts
 from .problem import build_problem
 from .rdb import with_retries
 from .spec import StudySpec
 from .spec_file import parse_spec
-from .storage import StorageError
+from .storage import StorageError, StudyStore
 from .user_objective import UserCodeError
 from .worker_storage import CALLS, HEARTBEAT_SECONDS, IDLE_SECONDS, Heart, close_storage, join_study, open_shared
 
@@ -49,6 +53,7 @@ class WorkerReport:
     failed: int = 0
     lost: int = 0
     totals: dict[str, int] = field(default_factory=dict)
+    causes: list[tuple[str, int]] = field(default_factory=list)
 
 
 class Worker:
@@ -61,6 +66,7 @@ class Worker:
         allow_code: let the study's user functions run.
         heartbeat: seconds between heartbeats.
         interrupts: looked at between trials and while a user function runs.
+        accept_changed_code: work on although the file of a user function is another than the study was begun with.
 
     Raises:
         ShapefrontError: the study cannot be joined.
@@ -75,16 +81,18 @@ class Worker:
         allow_code: bool = False,
         heartbeat: int = HEARTBEAT_SECONDS,
         interrupts: Interrupts | None = None,
+        accept_changed_code: bool = False,
     ) -> None:
         self.url, self.name, self.heartbeat = url, name, heartbeat
         self.interrupts = interrupts or Interrupts()
         folders = [str(study.folder)] if study is not None and study.folder else []
-        self.engine = LocalEngine([*folders, str(Path.cwd())], interrupts=self.interrupts)
+        self.folders = [*folders, str(Path.cwd())]
+        self.engine = LocalEngine(self.folders, interrupts=self.interrupts)
         self.storage = open_shared(url, heartbeat=heartbeat)
         try:
             if study is not None:  # before the study is made in the database
                 self._prepare(study.spec, allow_code)
-            self._join(study, allow_code)
+            self._join(study, allow_code, accept_changed_code)
         except BaseException:
             self.close()
             raise
@@ -100,7 +108,7 @@ class Worker:
             raise UserCodeError(f"study '{spec.name}' runs Python code of its own ({entries}); if you trust it, say --allow-code")
         self.engine.prepare(spec.user)
 
-    def _join(self, study: Study | None, allow_code: bool) -> None:
+    def _join(self, study: Study | None, allow_code: bool, accept: bool) -> None:
         import optuna
 
         url, name = self.url, self.name
@@ -111,8 +119,15 @@ class Worker:
         self.problem = build_problem(self.spec, folder=folder, reference=Architecture.from_dict(header["reference"]))
         seed = int.from_bytes(os.urandom(4), "big")
         sampler = make_sampler(self.spec.search.sampler, seed=seed, population=self.spec.search.population)
+        code = code_of(self.spec.user, self.folders)
+        if (lines := changes(header, code)) and not accept:
+            raise refuse(url, lines)
+        if lines or (code and CODE not in header):  # the first worker, or one that takes other code for the study's
+            store = StudyStore(name, url, "postgresql", self.storage, None)
+            store.write_header(header | {CODE: code})
         self.study = self._retry(lambda: optuna.load_study(study_name=name, storage=self.storage, sampler=sampler))
-        self.evaluator = StudyEvaluator(self.spec, self.engine, None, {})
+        self.first = FirstCalls(f"mend it, then start again with another --study than '{name}': failed trials count")
+        self.evaluator = StudyEvaluator(self.spec, self.engine, None, {}, self.first, stops=False)
         self.distributions = distributions(self.problem.table)
 
     def _retry(self, action: Callable[[], T]) -> T:
@@ -123,6 +138,9 @@ class Worker:
         """Work until the study has its trials (or this worker did ``trials`` of them).
 
         A worker that finds enough trials under way waits for them, so that it can take over those of one that died.
+
+        Raises:
+            UserCodeError: the first calls of a user function all failed.
         """
         report = WorkerReport()
         try:
@@ -137,13 +155,19 @@ class Worker:
                     time.sleep(IDLE_SECONDS)
                     continue
                 with Heart(self.storage, trial._trial_id, self.heartbeat):
-                    found = self._evaluate(trial)
-                    self._tell(trial, found, report, told)
+                    try:
+                        found = self._evaluate(trial)
+                        self._tell(trial, found, report, told)
+                    except (KeyboardInterrupt, UserCodeError):
+                        self._hand_back(trial)
+                        raise
+                self.first.check()
         except KeyboardInterrupt:
             pass
         finally:
             self.engine.close()
         report.totals = self._retry(self.totals)
+        report.causes = causes(errors_of(self.study.get_trials(deepcopy=False)))[:MOST_COMMON]
         return report
 
     def close(self) -> None:
@@ -172,6 +196,21 @@ class Worker:
         if not totals.get("waiting") and taken.all():
             return None
         return self.study.ask()
+
+    def _hand_back(self, trial: Trial) -> None:
+        """Fail a trial that this worker leaves, and put its parameters back into the queue."""
+        import optuna
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            again = optuna.storages.RetryHeartbeatStaleTrialCallback()
+
+        def fail() -> None:
+            with suppress(optuna.exceptions.UpdateFinishedTrialError):
+                if self.storage.set_trial_state_values(trial._trial_id, optuna.trial.TrialState.FAIL):
+                    again(self.study, copy.deepcopy(self.storage.get_trial(trial._trial_id)))
+
+        self._retry(fail)
 
     def _requeue_orphans(self) -> None:
         """Put trials without a heartbeat back into the queue.
@@ -279,4 +318,5 @@ def suggest(trial: Trial, name: str, distribution: Any) -> Any:
 
 def summary(report: WorkerReport) -> Mapping[str, Any]:
     """Plain values for ``--json``."""
-    return {"done": report.done, "failed": report.failed, "requeued_by_others": report.lost, "study_trials": report.totals}
+    found = {"done": report.done, "failed": report.failed, "requeued_by_others": report.lost, "study_trials": report.totals}
+    return found | {"failures": [{"cause": text, "trials": number} for text, number in report.causes]}

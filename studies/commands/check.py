@@ -9,7 +9,7 @@ import typer
 from ...constraints.guidelines import FINDING_SHARE, Finding
 from ...constraints.quality import SOFT_SHAPE_LIMIT
 from ...costmodel import InvalidValueError, TensorFormats
-from ..check import CheckResult
+from ..check import CheckResult, fix_loss_text, limits_text
 from ..check import check as check_model
 from ..output import print_json, print_table, say
 from .options import parse_gpus
@@ -17,7 +17,7 @@ from .options import parse_gpus
 EXIT_FINDINGS = 1
 OUTPUTS = ("text", "json", "sarif")
 SHARES = ("step share, throughput", "step share, latency", "prefill share")
-COLUMNS = ("id", "dimension", "value", "threshold", *SHARES, "fix", "gain", "what")
+COLUMNS = ("id", "dimension", "value", "threshold", *SHARES, "fix", "gain", "fix's loss, nats/token", "what")
 
 
 def check(
@@ -65,18 +65,23 @@ def check(
     elif json or format == "json":
         print_json(result.to_dict())
     else:
-        _print(result)
+        _print(result, min_share, max_delta_loss_shape)
     if failed:
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _print(result: CheckResult) -> None:
+def _print(result: CheckResult, min_share: float, max_loss: float) -> None:
     design, review = result.design, result.review
     for role, rate, point in zip(("throughput", "latency"), review.rates, review.points, strict=True):
         where = "out of reach" if point is None else f"{point.tokens_per_second_per_gpu:,.0f} tokens/s/GPU on {point.layout}"
         say(f"{design.name}: at {rate:g} tokens/s/user ({role}) {where}")
     if not review.findings:
         say("no findings")
+    if review.all:
+        say(
+            f"finding: costs at least {min_share:.2%} of the step time at one of the rates, and the design has a fix that is not "
+            "slower; information: costs less, has no fix to offer, or is a choice of deployment or checkpoint"
+        )
     for title, findings in (("findings", review.findings), ("information", review.information)):
         if findings:
             print_table(
@@ -84,6 +89,8 @@ def _print(result: CheckResult) -> None:
                 [_row(f) for f in findings],
                 title=f"{design.name}: {title}, worst first",
             )
+    if any(f.fix and f.loss_change is not None for f in review.all):
+        say(limits_text(max_loss))
     for warning in result.warnings:
         say(f"note: {warning}")
 
@@ -95,4 +102,14 @@ def _row(f: Finding) -> list[object]:
     gain = f"{share(f.gain_throughput)} / {share(f.gain_latency)}"
     what = f.message + (f" ({f.note})" if f.note else "")
     costs = [share(v) for v in (f.cost_share_throughput, f.cost_share_latency, f.cost_share_prefill)]
-    return [f.id, f.dimension, f"{f.value:g}", f"{f.threshold:g}", *costs, f.fix_text or "–", gain, what]
+    return [
+        f.id,
+        f.dimension,
+        f"{f.value:g}",
+        f"{f.threshold:g}",
+        *costs,
+        f.fix_text or "–",
+        gain,
+        fix_loss_text(f.loss_change),
+        what,
+    ]

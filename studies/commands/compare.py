@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ...constraints.equal_quality import LOSS_SLACK
 from ...costmodel import InvalidValueError, TensorFormats, load_profile
 from ..compare import Comparison
 from ..compare import compare as compare_models
 from ..output import count, print_json, print_table, say
 from .options import AREA_HEADING, parse_gpus
+
+LAWS = {"zhao": "the MoE law", "dense": "the dense law", "joint": "the joint law, between a dense model and a mixture of experts"}
 
 
 def compare(
@@ -51,22 +54,31 @@ def compare(
         *shown,
         AREA_HEADING,
         "area ÷ first",
-        "loss change, nats/token",
-        "against the first",
     ]
     rows: list[list[object]] = []
+    verdicts: list[list[object]] = []
     for m in found.models:
         against = m.error or ("equal quality" if not m.gives_up else "gives up: " + "; ".join(m.gives_up))
         sizes = [m.design.name, count(m.design.total_params), count(m.design.active_params)]
-        area = [round(m.area), f"{m.area_over_first:.2f}", f"{m.loss_change:+.4f}"]
-        rows.append([*sizes, *(round(v) for v in m.throughput), *area, against])
+        area = [round(m.area), f"{m.area_over_first:.2f}"]
+        losses = [f"{value:+.4f}" for value in (m.shape_change, m.size_change, m.loss_change)]
+        rows.append([*sizes, *(round(v) for v in m.throughput), *area])
+        verdicts.append([m.design.name, *losses, against])
     kernels, workload = load_profile(found.setup.profile), found.setup.workload
     served = f"{workload.input_tokens} tokens in, {workload.output_tokens} out, linear layers {linear}, KV cache {kv_format}"
     say(f"{served}, profile {kernels.name} on {kernels.hardware.name}")
     print_table(columns, rows)
+    say("tokens/s/GPU: while every user gets at least the rate, tokens/s/user; area: tokens/s/GPU over ln tokens/s/user")
+    print_table(
+        ["model", "ΔL_shape", "L_size", "joint law (information)", "against the first"],
+        verdicts,
+        title=f"Predicted loss against the first model, nats/token (limit of ΔL_shape and of L_size: {LOSS_SLACK:+.3f})",
+        right=(1, 2, 3),
+    )
+    laws = " and ".join(dict.fromkeys(LAWS[m.size_law] for m in found.models[1:]))
     say(
-        "tokens/s/GPU: while every user gets at least the rate, tokens/s/user; area: tokens/s/GPU over ln tokens/s/user; "
-        "loss change: predicted by the joint law, against the first model"
+        f"equal quality needs ΔL_shape and L_size (by {laws}) within the limit, and like size, attention and sparsity; "
+        "the joint law's total decides nothing"
     )
 
 

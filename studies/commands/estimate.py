@@ -27,6 +27,7 @@ from ...costmodel.pipeline import stage_imbalance
 from ...costmodel.regimes import resource_shares, ruling_bound
 from ...costmodel.serving import MODES, ServingSetup
 from ...costmodel.serving_frontier import frontier
+from ...costmodel.step_options import StepOptions, constant_share
 from ..hf_config import read_config
 from .estimate_views import common, numbers, print_experts, print_frontier, print_point, print_regimes, print_stages
 
@@ -178,11 +179,12 @@ def _point(design: Architecture, setup: ServingSetup, concurrency: float | None,
         row["stage_imbalance"] = float(stage_imbalance(design.num_hidden_layers, one.pp))
     if setup.mode != "decode":
         curve = frontier(design, setup.with_(concurrency=(wanted,)))
-        row |= {k: v for k, v in curve.rows()[0].items() if k not in ("breakdown", "bound")}
+        row |= {k: v for k, v in curve.rows()[0].items() if k not in ("breakdown", "step_constant_seconds", "bound")}
     shares = resource_shares(design, one, wanted, context=read, formats=setup.formats, profile=setup.profile, **choices)
     breakdown = {
         name: float(getattr(step, f"{name}_seconds")[0, 0, 0]) for name in ("gemm", "attention", "communication", "other")
     }
+    constant = StepOptions.make(setup.formats, setup.profile).constant(design.attention)
     parts = {name: float(value[0, 0, 0]) for name, value in step.parts.items() if value[0, 0, 0] > 0}
     return (
         common(design)
@@ -193,6 +195,7 @@ def _point(design: Architecture, setup: ServingSetup, concurrency: float | None,
             "formats": asdict(setup.formats),
             "mode": setup.mode,
             "breakdown": breakdown,
+            "step_constant_seconds": constant_share(constant, itl),  # inside other
             "breakdown_parts": parts,
             "resource_shares": shares,
             "bound": ruling_bound(shares),

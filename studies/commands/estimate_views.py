@@ -13,6 +13,7 @@ from ...costmodel.scaling import expert_parallel_table
 from ...costmodel.serving import ServingSetup
 from ...costmodel.serving_frontier import AREA, Frontier
 from ..output import number, print_json, print_table, say
+from ..step_parts import CONSTANT, EXPLAINED, step_parts
 
 THROUGHPUT_RATE = 20.0  # tokens/s/user of the point shown when no layout is named (the studies' throughput rate)
 
@@ -64,8 +65,11 @@ def print_point(row: dict[str, Any], json: bool) -> None:
     )
     if row.get("stage_imbalance", 1.0) > 1.0:
         say(f"uneven stages: the fullest has {row['stage_imbalance'] - 1:.1%} more layers than the mean")
-    total = sum(row["breakdown"].values())
-    print_table(["part of a decode step", "µs", "share %"], [[k, 1e6 * v, 100 * v / total] for k, v in row["breakdown"].items()])
+    steps = step_parts(row)
+    total = sum(steps.values())
+    print_table(["part of a decode step", "µs", "share %"], [[k, 1e6 * v, 100 * v / total] for k, v in steps.items()])
+    if CONSTANT in steps:
+        say(EXPLAINED)
     print_table(["kernel (all layers)", "µs"], [[k, 1e6 * v] for k, v in row["breakdown_parts"].items()])
 
 
@@ -97,9 +101,10 @@ def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
         )
         return
     first_token = any(row["ttft_seconds"] is not None for row in rows)
+    constant = CONSTANT in step_parts(rows[0])  # a property of the profile: all points have it or none
     columns = ["layout", "GPUs", "sequences in flight", "tokens/s/user", "tokens/s/GPU", *(["TTFT s"] if first_token else [])]
     print_table(
-        [*columns, "gemm %", "attention %", "comm. %", "other %"],
+        [*columns, "gemm %", "attention %", "comm. %", "other %", *([f"{CONSTANT} %"] if constant else [])],
         [
             [
                 str(curve.layout(i)),
@@ -108,7 +113,7 @@ def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
                 row["tokens_per_second_per_user"],
                 row["tokens_per_second_per_gpu"],
                 *([row["ttft_seconds"]] if first_token else []),
-                *(100 * v / row["itl_seconds"] for v in row["breakdown"].values()),
+                *(100 * v / row["itl_seconds"] for v in step_parts(row).values()),
             ]
             for i, row in enumerate(rows)
         ],
@@ -116,6 +121,8 @@ def print_frontier(design: Architecture, curve: Frontier, json: bool) -> None:
         f"{curve.evaluated} points; area {curve.area():,.0f} (tokens/s/GPU over ln tokens/s/user, {AREA[0]:g} to {AREA[1]:g}); "
         "%: of a decode step",
     )
+    if constant:
+        say(EXPLAINED)
 
 
 def print_regimes(design: Architecture, setup: ServingSetup, allowed: Any, json: bool) -> None:
@@ -124,6 +131,7 @@ def print_regimes(design: Architecture, setup: ServingSetup, allowed: Any, json:
     if json:
         print_json({"name": design.name, "profile": load_profile(setup.profile).name, "regimes": [r.to_dict() for r in found]})
         return
+    constant = CONSTANT in step_parts(found[0].point)
     print_table(
         [
             "context, tokens",
@@ -136,6 +144,7 @@ def print_regimes(design: Architecture, setup: ServingSetup, allowed: Any, json:
             "attention %",
             "comm. %",
             "other %",
+            *([f"{CONSTANT} %"] if constant else []),
             "fixed %",
         ],
         [
@@ -146,7 +155,7 @@ def print_regimes(design: Architecture, setup: ServingSetup, allowed: Any, json:
                 r.point["concurrency"],
                 r.point["tokens_per_second_per_user"],
                 r.point["tokens_per_second_per_gpu"],
-                *(100 * v for v in r.shares.values()),
+                *(100 * v / r.point["itl_seconds"] for v in step_parts(r.point).values()),
                 100 * r.resources["fixed"],
             ]
             for r in found
@@ -154,6 +163,8 @@ def print_regimes(design: Architecture, setup: ServingSetup, allowed: Any, json:
         title=f"{design.name or 'model'}, {load_profile(setup.profile).name}: four regimes "
         "(fixed: launches and latencies, inside the others)",
     )
+    if constant:
+        say(EXPLAINED)
 
 
 def print_stages(

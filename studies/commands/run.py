@@ -20,6 +20,14 @@ def run(
     trials: Annotated[
         int | None, typer.Option(help="Designs to price before the polish; the study's own number if left out.")
     ] = None,
+    polish: Annotated[
+        bool | None,
+        typer.Option(
+            "--polish/--no-polish",
+            help="After the trials, price every neighbour of the front until none is new. Calls user functions, too: often many "
+            "times --trials. The study's own choice (yes) if left out.",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same result.")] = None,
     engine: Annotated[str | None, typer.Option(help="optuna, or exhaustive to price every legal design.")] = None,
     certify: Annotated[bool, typer.Option("--certify", help="Prove the front after the search.")] = False,
@@ -35,6 +43,12 @@ def run(
     dask: Annotated[str | None, typer.Option(help="Dask scheduler: tcp://host:port, or its --scheduler-file (….json).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; shapefront-results/STUDY if left out.")] = None,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the study's own Python functions run.")] = False,
+    accept_changed_code: Annotated[
+        bool, typer.Option("--accept-changed-code", help="Resume although the file of a user function changed.")
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="On resume, make failed calls of user functions again.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")] = False,
     json_lines: Annotated[bool, typer.Option("--json-lines", help="Progress as JSON lines on standard error.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -49,6 +63,7 @@ def run(
     shown_again = (folder / "result.json").is_file() and not (resume or overwrite)
     result = chosen.run(
         trials=trials,
+        polish=polish,
         seed=seed,
         engine=engine,
         out=folder,
@@ -60,6 +75,8 @@ def run(
         certify=certify,
         certify_seconds=certify_seconds,
         allow_code=allow_code,
+        accept_changed_code=accept_changed_code,
+        retry_failed=retry_failed,
         progress="json-lines" if json_lines else "quiet" if quiet or json else "bar",
     )
     if json:

@@ -32,6 +32,9 @@ def worker(
         int, typer.Option(help="Seconds between heartbeats; a trial is requeued after three missed ones.")
     ] = HEARTBEAT_SECONDS,
     allow_code: Annotated[bool, typer.Option("--allow-code", help="Let the study's own Python functions run.")] = False,
+    accept_changed_code: Annotated[
+        bool, typer.Option("--accept-changed-code", help="Work on although the file of a user function changed.")
+    ] = False,
     collect_: Annotated[bool, typer.Option("--collect", help="Do no work: rank what the workers completed so far.")] = False,
     out: Annotated[Path | None, typer.Option(help="With --collect: folder of the results.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per trial.")] = False,
@@ -57,6 +60,7 @@ def worker(
         allow_code=allow_code,
         heartbeat=heartbeat,
         interrupts=interrupts,
+        accept_changed_code=accept_changed_code,
     )
     with closing(joined), interrupts.listening():
         report = joined.run(
@@ -72,5 +76,7 @@ def worker(
     else:
         states = ", ".join(f"{count} {state}" for state, count in sorted(report.totals.items()))
         print(f"this worker: {report.done} done, {report.failed} failed, {report.lost} requeued by others; the study: {states}")
+        for text, number in report.causes:
+            print(f"failed: {number} x {text}")
     if interrupts.asked:
         raise typer.Exit(130)

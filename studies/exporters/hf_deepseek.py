@@ -67,6 +67,8 @@ DEEPSEEK_V3 = Family(
     refuse=_refusals,
     fields=_deepseek_fields,
     rope_theta=10000.0,
+    rms_norm_eps=1e-6,
+    max_position_embeddings=163840,
 )
 
 GLM4_MOE = Family(

@@ -22,6 +22,12 @@ class Family:
         refuse: reasons beyond ``needs`` why a design does not fit, empty where it does.
         fields: the family's own config keys for a design that fits.
         rope_theta: the rotary base its released models use (not priced; a trainer's choice).
+        rms_norm_eps: the norms' epsilon of its released models (not priced).
+        max_position_embeddings: longest context of its released models, tokens (not priced).
+
+    Sources of the three: the released config.json of Llama-3.1-8B, Mistral-7B-v0.3 (its epsilon: not re-checked), Mixtral-8x7B,
+    Qwen3-8B, Qwen3-30B-A3B, DeepSeek-V3 and gpt-oss-20b; for Qwen2 and GLM-4 MoE the configuration classes' defaults
+    (transformers 5.24.0). EXAONE MoE: epsilon of the class, the length is this project's choice.
     """
 
     name: str
@@ -30,6 +36,8 @@ class Family:
     fields: Callable[[Architecture], Config]
     refuse: Callable[[Architecture], list[str]] = field(default=lambda architecture: [])
     rope_theta: float = 1e6
+    rms_norm_eps: float = 1e-5
+    max_position_embeddings: int = 131072
 
     def refusals(self, architecture: Architecture) -> list[str]:
         """Why ``architecture`` cannot be written in this family; empty where it can."""

@@ -50,4 +50,5 @@ MISTRAL = Family(
     needs={**GQA, **DENSE, **PLAIN_LAYERS, "qk_norm": ("none",), "qkv_bias": (False,), "output_bias": (False,)},
     refuse=all_or_no_windows,
     fields=_mistral_fields,
+    max_position_embeddings=32768,
 )

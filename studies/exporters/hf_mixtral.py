@@ -34,4 +34,5 @@ MIXTRAL = Family(
     },
     refuse=_refusals,
     fields=_fields,
+    max_position_embeddings=32768,
 )

@@ -80,6 +80,8 @@ QWEN2 = Family(
     needs={**GQA, **DENSE, **PLAIN_LAYERS, "qk_norm": ("none",), "qkv_bias": (True,), "output_bias": (False,)},
     refuse=_qwen2_refusals,
     fields=_dense_fields,
+    rms_norm_eps=1e-6,
+    max_position_embeddings=32768,
 )
 
 QWEN3 = Family(
@@ -88,6 +90,8 @@ QWEN3 = Family(
     needs={**GQA, **DENSE, **PLAIN_LAYERS, "qk_norm": ("head",)},
     refuse=same_biases,
     fields=_qwen3_fields,
+    rms_norm_eps=1e-6,
+    max_position_embeddings=40960,
 )
 
 QWEN3_MOE = Family(
@@ -96,4 +100,6 @@ QWEN3_MOE = Family(
     needs={**GQA, **NO_SHARED_EXPERTS, **PLAIN_LAYERS, "qk_norm": ("head",)},
     refuse=_moe_refusals,
     fields=_moe_fields,
+    rms_norm_eps=1e-6,
+    max_position_embeddings=40960,
 )

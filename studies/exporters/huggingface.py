@@ -7,6 +7,7 @@ length, token ids) is filled with the family's usual value and is the trainer's 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from .hf_qwen import QWEN2, QWEN3, QWEN3_MOE
 # In the order they are tried: the most widely served family first.
 FAMILIES: tuple[Family, ...] = (LLAMA, QWEN3, QWEN3_MOE, MIXTRAL, DEEPSEEK_V3, GPT_OSS, MISTRAL, QWEN2, GLM4_MOE, EXAONE_MOE)
 _BY_NAME = {family.name: family for family in FAMILIES}
-DEFAULT_MAX_POSITION = 131072
 
 
 def get_family(name: str) -> Family:
@@ -57,10 +57,14 @@ def choose_family(architecture: Architecture) -> str:
         if not reasons:
             return family.name
         refused[family.name] = reasons
-    # the nearest family: experts where the design has them, then the fewest reasons
+    # the nearest family: experts where the design has them, then the one whose layers fit, then the fewest reasons
     nearest = min(
         refused,
-        key=lambda name: (bool(architecture.num_experts) == ("num_experts" in get_family(name).needs), len(refused[name])),
+        key=lambda name: (
+            bool(architecture.num_experts) == ("num_experts" in get_family(name).needs),
+            not _layers_fit(get_family(name), architecture),
+            len(refused[name]),
+        ),
     )
     raise InvalidValueError(
         f"no Hugging Face family expresses this design; the nearest is {nearest}, but {'; '.join(refused[nearest])}. "
@@ -68,15 +72,41 @@ def choose_family(architecture: Architecture) -> str:
     )
 
 
+def without_family(designs: Iterable[Architecture]) -> str:
+    """A note on the designs that no family expresses, with the first one's reason; empty where all have one."""
+    total, reasons = 0, []
+    for design in designs:
+        total += 1
+        try:
+            choose_family(design)
+        except InvalidValueError as error:
+            reasons.append(str(error))
+    if not reasons:
+        return ""
+    return (
+        f"{len(reasons)} of {total} designs looked at get architecture.json (our own file) and no Hugging Face config.json; the "
+        f"first: {reasons[0]}"
+    )
+
+
+def _layers_fit(family: Family, architecture: Architecture) -> bool:
+    """Whether the family's layers hold the same weights; what it refuses beyond that is a matter of sizes."""
+    one_switch = not {"qkv_bias", "output_bias"} & set(family.needs)
+    if one_switch and architecture.qkv_bias != architecture.output_bias:
+        return False
+    return all(getattr(architecture, name) in allowed for name, allowed in family.needs.items())
+
+
 def export_config(
-    architecture: Architecture, family: str | None = None, *, max_position_embeddings: int = DEFAULT_MAX_POSITION
+    architecture: Architecture, family: str | None = None, *, max_position_embeddings: int | None = None, tokens: int = 0
 ) -> dict[str, Any]:
     """The ``config.json`` of a design.
 
     Args:
         architecture: the design.
         family: its ``model_type``; None chooses (:func:`choose_family`).
-        max_position_embeddings: longest context, tokens (not priced).
+        max_position_embeddings: longest context, tokens (not priced); None takes the family's (:class:`.hf_family.Family`).
+        tokens: longest request the design was priced for, tokens; the config allows at least that.
 
     Returns:
         The content of config.json: plain JSON values.
@@ -89,6 +119,8 @@ def export_config(
     reasons = chosen.refusals(architecture)
     if reasons:
         raise InvalidValueError(f"{chosen.name} cannot express this design: {'; '.join(reasons)}. Leave family out to choose one")
+    # a window as long as the longest context would be none
+    longest = max(max_position_embeddings or chosen.max_position_embeddings, 2 * architecture.sliding_window, tokens)
     return {
         "architectures": [chosen.model_class],
         "model_type": chosen.name,
@@ -97,9 +129,8 @@ def export_config(
         **chosen.fields(architecture),
         "vocab_size": architecture.vocab_size,
         "tie_word_embeddings": architecture.tie_word_embeddings,
-        # a window as long as the longest context would be none
-        "max_position_embeddings": max(max_position_embeddings, 2 * architecture.sliding_window),
-        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": longest,
+        "rms_norm_eps": chosen.rms_norm_eps,
         "rope_theta": chosen.rope_theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": chosen.rope_theta},
         "initializer_range": 0.02,
@@ -111,7 +142,7 @@ def export_config(
     }
 
 
-def write_config(architecture: Architecture, path: str | Path, family: str | None = None) -> Path:
+def write_config(architecture: Architecture, path: str | Path, family: str | None = None, *, tokens: int = 0) -> Path:
     """Write :func:`export_config` to ``path`` (a folder gets ``config.json`` in it).
 
     Raises:
@@ -119,7 +150,7 @@ def write_config(architecture: Architecture, path: str | Path, family: str | Non
         OSError: the file cannot be written.
     """
     target = Path(path)
-    config = export_config(architecture, family)
+    config = export_config(architecture, family, tokens=tokens)
     if target.suffix != ".json":
         target.mkdir(parents=True, exist_ok=True)
         target = target / "config.json"

@@ -8,8 +8,10 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from ..check import fix_loss_text, limits_text
 from ..output import count, number, plain
 from ..ranking import differing, extra_objectives, ranked_by, ranked_by_text
+from ..step_parts import CONSTANT, EXPLAINED, step_parts
 from .words import Row, design_sentences, headline, hypervolume_text, layout_text, percent, runner_up_sentences, shape_text
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def page(
     body = "\n".join(
         [
             _answer(result),
-            _chart(),
+            _chart(result),
             _ranked(result),
             _layouts(result),
             _waterfalls(result),
@@ -112,12 +114,16 @@ def _setting(result: Result) -> str:
     return f"Priced with profile {s.get('profile', '?')} for {s.get('workload_text', 'the study workload')}."
 
 
-def _chart() -> str:
+def _chart(result: Result) -> str:
+    rows = [*result.ranked_rows, result.reference]
+    constant = any(CONSTANT in step_parts(point) for row in rows for point in row["frontier"])
+    said = f"<p class='soft'>{escape(EXPLAINED[0].upper() + EXPLAINED[1:])}.</p>" if constant else ""
     return (
         "<h2>Frontier</h2><p>Each point is one layout at one concurrency. Point at it, or press Tab and then the arrow keys, "
         "for its layout and where the time goes.</p><fieldset class='legend' id='legend' aria-label='Curves shown'></fieldset>"
         "<div class='chart'><div id='frontier'><noscript>The chart needs JavaScript; its numbers are in the tables below and in "
         "result.json.</noscript></div><div id='point' aria-live='polite'></div></div>"
+        f"{said}"
     )
 
 
@@ -148,7 +154,7 @@ def _chart_point(point: Row) -> dict[str, Any]:
         "concurrency": point["concurrency"],
         "itl": point["itl_seconds"],
         "ttft": point.get("ttft_seconds"),
-        "parts": point.get("breakdown") or {},
+        "parts": step_parts(point),
     }
     if point.get("prefill_layout"):
         found["prefill"] = (
@@ -263,6 +269,7 @@ def guidelines_section(name: str, findings: Sequence[Mapping[str, Any]]) -> str:
     if not findings:
         return f"<h2>Guidelines</h2><p>{escape(name)} departs from none of the seven guidelines.</p>"
     heads = [("rule", False), ("guideline", True), ("what", False), ("step time, throughput", True), ("step time, latency", True)]
+    heads += [("fix", False), ("gain, throughput", True), ("gain, latency", True), ("fix’s predicted loss, nats/token", True)]
     rows = [
         (
             "",
@@ -272,11 +279,18 @@ def guidelines_section(name: str, findings: Sequence[Mapping[str, Any]]) -> str:
                 finding["message"],
                 (percent(finding["cost_share_throughput"]), finding["cost_share_throughput"]),
                 (percent(finding["cost_share_latency"]), finding["cost_share_latency"]),
+                ", ".join(f"{name}={value}" for name, value in finding["fix"].items()) or "–",
+                (percent(finding["gain_throughput"]), finding["gain_throughput"]),
+                (percent(finding["gain_latency"]), finding["gain_latency"]),
+                (fix_loss_text(finding["loss_change"]), finding["loss_change"]),
             ],
         )
         for finding in findings
     ]
     lead = f"Design {escape(name)} against the seven guidelines of the co-design post: what each departure costs in step time."
+    if any(finding["loss_change"] is not None for finding in findings):
+        said = limits_text()
+        lead += f" {escape(said[0].upper() + said[1:])}."
     return f"<h2>Guidelines</h2><p>{lead}</p>{table(heads, rows, 'Guidelines')}"
 
 

@@ -46,13 +46,14 @@
     for (const [name, value] of rows) { add("dt", name, list); add("dd", value, list); }
     panel.append(list);
     const total = Object.values(point.parts).reduce((a, b) => a + b, 0);
+    const positive = Object.values(point.parts).reduce((a, b) => a + Math.max(0, b), 0); // the bar shows what takes time
     if (total > 0) {
       const bar = document.createElement("div");
       bar.className = "bar";
       bar.setAttribute("aria-hidden", "true");
       for (const [name, seconds] of Object.entries(point.parts)) {
         const piece = document.createElement("span");
-        piece.style.cssText = `width:${Math.max(0, (100 * seconds) / total)}%;background:${PARTS[name]}`;
+        piece.style.cssText = `width:${(100 * Math.max(0, seconds)) / positive}%;background:${PARTS[name] || PARTS.other}`;
         bar.append(piece);
       }
       panel.append(bar);

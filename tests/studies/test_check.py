@@ -8,7 +8,7 @@ from shapefront.constraints.guidelines import RULES
 from shapefront.constraints.quality import predicted_loss
 from shapefront.costmodel import Architecture, InvalidValueError
 from shapefront.costmodel.models import load_model
-from shapefront.studies.check import check
+from shapefront.studies.check import check, fix_loss_text
 from shapefront.studies.cli import main
 from shapefront.studies.sarif import to_sarif
 
@@ -190,3 +190,25 @@ def test_where_rounding_down_costs_too_much_loss_the_neighbour_above_is_offered(
     assert not stages.fix
     assert "rounded up it is slower at every rate: num_hidden_layers=32: tokens/s/GPU -" in stages.note
     assert "total +5.26%, predicted loss -" in stages.note
+
+
+def test_a_fix_beyond_equal_quality_is_marked_beside_its_gain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [fix_loss_text(loss) for loss in (None, 0.0019, 0.0021, -0.5)] == [
+        "–", "+0.0019", "+0.0021, not equal quality", "-0.5000",
+    ]  # fmt: skip
+    _run("Qwen3-30B-A3B", "--json")
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    for found in findings:
+        assert found["fix_equal_quality"] == (None if found["loss_change"] is None else found["loss_change"] <= 0.002)
+    deep = next(found for found in findings if found["id"] == "SF009")
+    assert 0.002 < deep["loss_change"] <= 0.01  # the check's own limit
+    _run("Qwen3-30B-A3B")
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "not equal" in text and "up to 0.01 nats/token" in text and "equal quality allows 0.002" in text
+    assert "finding: costs at least 0.50%" in text and "information: costs less" in text
+    assert any("not equal quality" in r["message"]["text"] for r in to_sarif(check("Qwen3-30B-A3B"))["runs"][0]["results"])
+
+
+def test_the_limit_named_is_the_one_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _run("Qwen3-30B-A3B", "--max-delta-loss-shape", "0.005")
+    assert "up to 0.005 nats/token" in capsys.readouterr().out

@@ -3,6 +3,8 @@ import math
 
 import pytest
 
+from shapefront.constraints.equal_quality import LOSS_SLACK
+from shapefront.constraints.quality import delta_loss_shape, size_loss
 from shapefront.costmodel import InvalidValueError
 from shapefront.costmodel.models import load_model, model_names
 from shapefront.costmodel.serving_frontier import AREA
@@ -93,3 +95,22 @@ def test_errors_are_one_message(arguments: tuple[str, ...], message: str, capsys
     assert _run(*arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err and "Traceback" not in captured.err
+
+
+def test_the_terms_that_decide_stand_beside_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    """The joint law's total may be above the limit at equal quality: it decides nothing, and the table says so."""
+    own = load_model("Qwen3-30B-A3B")
+    # 36 layers of width 2,048: fewer, wider experts at the same total and active parameters
+    other = own.with_(
+        num_hidden_layers=36, num_attention_heads=24, num_experts=80, num_experts_per_tok=6, moe_intermediate_size=1664
+    )
+    model = compare([own, other]).models[1]
+    assert model.gives_up == () and model.size_law == "zhao"
+    shapes = [float(delta_loss_shape(d.hidden_size, d.num_hidden_layers)) for d in (own, other)]
+    assert model.shape_change == pytest.approx(shapes[1] - shapes[0])
+    sizes = [float(size_loss(d, law="zhao")[0]) for d in (own, other)]
+    assert model.size_change == pytest.approx(sizes[1] - sizes[0])
+    assert max(model.shape_change, model.size_change) <= LOSS_SLACK < model.loss_change
+    assert _run("compare", "Qwen3-30B-A3B", "Qwen3-8B") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "limit of ΔL_shape and of L_size: +0.002" in text and "decides nothing" in text and "the joint law, between" in text

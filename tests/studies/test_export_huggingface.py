@@ -13,9 +13,20 @@ from hypothesis import strategies as st
 
 from shapefront.costmodel.architecture import Architecture
 from shapefront.costmodel.errors import InvalidValueError, UnknownKeyError
+from shapefront.costmodel.models import load_model
 from shapefront.studies.exporters.hf_family import layer_types
-from shapefront.studies.exporters.huggingface import FAMILIES, canonical, choose_family, export_config, same_design, write_config
+from shapefront.studies.exporters.huggingface import (
+    FAMILIES,
+    canonical,
+    choose_family,
+    export_config,
+    same_design,
+    without_family,
+    write_config,
+)
 from shapefront.studies.hf_config import parse_config, read_config
+from shapefront.studies.preflight import export_note
+from tests.studies.small import small_study
 
 # Five designs a family: small, wide, deep, other head sizes, and each feature the family can switch.
 _BASE = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256}
@@ -277,3 +288,33 @@ def test_written_file_is_the_config(tmp_path: Path) -> None:
     design = _design("llama", 0)
     assert write_config(design, tmp_path / "a" / "b") == tmp_path / "a" / "b" / "config.json"
     assert json.loads(write_config(design, tmp_path / "x.json").read_text()) == export_config(design)
+
+
+def test_the_nearest_family_is_the_one_whose_layers_fit() -> None:
+    """Qwen2 biases query, key and value but not the output; its head size is what servers cannot take from this design."""
+    qwen = load_model("Qwen2.5-14B")
+    assert choose_family(qwen) == "qwen2"  # 40 heads of 128 = 5120
+    with pytest.raises(InvalidValueError, match="nearest is qwen2, but servers read its head size as hidden_size"):
+        choose_family(qwen.with_(num_attention_heads=48))
+
+
+def test_a_study_says_at_its_start_that_designs_have_no_family() -> None:
+    note = without_family([load_model("Qwen2.5-14B"), load_model("Qwen2.5-14B").with_(num_attention_heads=48)])
+    assert note.startswith("1 of 2 designs looked at get architecture.json") and "nearest is qwen2" in note
+    assert without_family([load_model("Qwen2.5-14B"), load_model("Llama-3.1-8B")]) == ""
+    assert export_note(small_study().problem()) == ""  # Llama's shapes: all have a family
+    biased = export_note(small_study(reference="Qwen2.5-7B").problem())
+    assert "get architecture.json" in biased and "qwen2" in biased
+
+
+@pytest.mark.parametrize("model", ["Qwen3-30B-A3B", "Qwen3-8B", "DeepSeek-V3", "gpt-oss-20b", "Llama-3.1-8B"])
+def test_what_is_not_priced_is_the_released_models(model: str) -> None:
+    released = json.loads((Path(__file__).parents[1] / "reference" / "configs" / f"{model}.json").read_text())
+    ours = export_config(load_model(model))
+    assert ours["rms_norm_eps"] == released["rms_norm_eps"]
+    assert ours["max_position_embeddings"] == released["max_position_embeddings"]
+
+
+def test_a_config_allows_the_requests_it_was_priced_for() -> None:
+    assert export_config(load_model("Qwen3-8B"), tokens=100_000)["max_position_embeddings"] == 100_000
+    assert export_config(load_model("Qwen3-8B"), tokens=9_216)["max_position_embeddings"] == 40_960

@@ -209,3 +209,63 @@ def test_a_worker_needs_leave_and_the_same_study(server: Server, tmp_path: Path)
     assert found.returncode == 2 and "no completed trial" in found.stderr
     with pytest.raises(StorageError, match="independent workers"):
         small_study(name="leave").run(storage=server.url, resume=True)
+
+
+def test_workers_stop_and_collect_tell_what_failed(server: Server, tmp_path: Path) -> None:
+    study = _worker_study(tmp_path, "hopeless", "fails_without_words")
+    found = run_cli(
+        "worker", "--storage", server.url, "--study", "hopeless", "--spec", study, "--allow-code", "--quiet", cwd=ROOT
+    )
+    assert found.returncode == 2 and "the first 10 calls of user function 'mine' all failed" in found.stderr
+    states = {t.state.name for t in _trials(server, "hopeless")}
+    assert states == {"FAIL"}  # none is left running
+    found = run_cli("worker", "--storage", server.url, "--study", "hopeless", "--collect")
+    assert found.returncode == 2 and "no completed trial yet, 10 failed (10 x user function 'mine'" in found.stderr
+    study = _worker_study(tmp_path, "some", "fails_every_second_time")
+    found = run_cli("worker", "--storage", server.url, "--study", "some", "--spec", study, "--allow-code", "--quiet", cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    failed = sum(t.state.name == "FAIL" for t in _trials(server, "some"))
+    assert failed == TRIALS // 2
+    assert f"failed: {failed} x user function 'mine' failed: RuntimeError" in " ".join(found.stdout.split())
+    found = run_cli("worker", "--storage", server.url, "--study", "some", "--collect")
+    shown = " ".join(found.stdout.split())
+    print(shown[:700])
+    assert f"{TRIALS} trials, {TRIALS - failed} legal, {failed} failed;" in shown
+    assert f"note: user functions failed in {failed} trials" in shown
+
+
+def test_a_worker_that_is_told_to_stop_hands_its_trial_back(server: Server, tmp_path: Path) -> None:
+    """SIGTERM inside a trial: it is back in the queue before the worker is gone, without a missed heartbeat."""
+    study = _worker_study(tmp_path, "stopped", "slow")
+    arguments = command("worker", "--storage", server.url, "--study", "stopped", "--spec", study, "--allow-code", "--quiet")
+    long = environment() | {"SHAPEFRONT_TEST_SECONDS": "60"}  # and with the default heartbeat: nobody would notice for 45 s
+    worker = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=long, cwd=ROOT)
+    _wait_for(
+        lambda: any(t.state.name == "RUNNING" and t.user_attrs.get("design_id") is not None for t in _trials(server, "stopped"))
+    )
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=60) == 130
+    trials = _trials(server, "stopped")
+    assert not [t for t in trials if t.state.name == "RUNNING"]
+    (waiting,) = [t for t in trials if t.state.name == "WAITING"]
+    (failed,) = [t for t in trials if t.state.name == "FAIL"]
+    assert waiting.system_attrs["failed_trial"] == failed.number and "error" not in failed.user_attrs
+    found = run_cli("worker", "--storage", server.url, "--study", "stopped", "--allow-code", "--quiet", cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    states = [t.state.name for t in _trials(server, "stopped")]
+    assert states.count("COMPLETE") == TRIALS and states.count("FAIL") == 1 and len(states) == TRIALS + 1
+
+
+def test_workers_run_the_code_the_study_was_begun_with(server: Server, tmp_path: Path) -> None:
+    def work(*more: str) -> subprocess.CompletedProcess[str]:
+        arguments = ("--storage", server.url, "--study", "code", "--spec", study, "--allow-code", "--quiet", "--trials", "1")
+        return run_cli("worker", *arguments, *more, cwd=tmp_path)
+
+    source = "def f(architecture, point):\n    return 1.0 * architecture.hidden_size\n"
+    (tmp_path / "mine.py").write_text(source)
+    study = write_study(tmp_path / "code.toml", name="code", user=[{"name": "mine", "entry": "mine:f"}])
+    assert work().returncode == 0 and work().returncode == 0
+    (tmp_path / "mine.py").write_text(source + "# another\n")
+    found = work()
+    assert found.returncode == 2 and "objective file mine.py (mine:f): SHA-256" in " ".join(found.stderr.split())
+    assert work("--accept-changed-code").returncode == 0 and work().returncode == 0

@@ -42,8 +42,8 @@ def test_the_bound_binds_only_at_the_limit() -> None:
 @pytest.fixture(scope="module")
 def own() -> Result:
     """A study whose only objective is the user's."""
-    study = replace(small_study(objectives=[], user=[DEEP]), folder=ROOT)
-    return study.run(allow_code=True)
+    found: Result = replace(small_study(objectives=[], user=[DEEP]), folder=ROOT).run(allow_code=True)
+    return found
 
 
 def test_a_users_objective_alone_ranks(own: Result) -> None:

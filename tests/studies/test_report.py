@@ -18,7 +18,7 @@ import pytest
 
 from shapefront.costmodel import InvalidValueError
 from shapefront.studies.report import report_html, write_report
-from shapefront.studies.reporting.page import table
+from shapefront.studies.reporting.page import guidelines_section, table
 from shapefront.studies.reporting.words import gains, headline, layout_text, percent, priced_gain
 from shapefront.studies.result import Result
 from shapefront.studies.study import Study
@@ -332,3 +332,15 @@ def test_a_report_needs_a_folder_that_can_be_written(result: Result, tmp_path: P
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidValueError, match="file"):
         write_report(result, tmp_path / "file" / "report.html", guidelines=False)
+
+
+def test_the_guidelines_name_the_loss_of_a_fix() -> None:
+    finding: dict[str, Any] = {
+        "id": "SF009", "guideline": 6, "message": "deep", "cost_share_throughput": 0.355, "cost_share_latency": 0.333,
+        "fix": {"num_hidden_layers": 22}, "gain_throughput": 0.6285, "gain_latency": None, "loss_change": 0.0094,
+    }  # fmt: skip
+    text = guidelines_section("a001", [finding])
+    assert "+62.9 %" in text or "+62.8 %" in text
+    assert "+0.0094, not equal quality" in text and "num_hidden_layers=22" in text and "equal quality allows 0.002" in text
+    plain = guidelines_section("a001", [{**finding, "loss_change": None, "fix": {"formats.lm_head": "nvfp4"}}])
+    assert "not equal quality" not in plain and "equal quality allows" not in plain

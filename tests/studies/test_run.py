@@ -463,3 +463,16 @@ def test_a_finished_folder_says_that_it_is_shown_again(finished: tuple[Path, Res
     folder, _ = finished
     spec = write_study(folder.parent / "small.toml")
     assert "shown again" in run_cli("run", str(spec), "--out", str(folder)).stdout
+
+
+def test_designs_without_a_hugging_face_family_are_named_before_the_search(tmp_path: Path) -> None:
+    """Qwen2 layers with heads that do not fill the hidden size: known at the start, and on standard error, not only at the end."""
+    study = write_study(tmp_path / "qwen.toml", reference="Qwen2.5-7B", search={"trials": 8, "population": 8, "polish": False})
+    ran = run_cli("run", study, "--out", tmp_path / "out")
+    assert ran.returncode == 0, ran.stderr
+    assert "no Hugging Face config.json" in ran.stderr and "nearest is qwen2" in ran.stderr
+    lines = (tmp_path / "out" / "run.log").read_text().splitlines()
+    [said] = [i for i, line in enumerate(lines) if "designs looked at" in line]
+    [ended] = [i for i, line in enumerate(lines) if "legal architectures priced" in line]
+    assert said < ended
+    assert not run_cli("run", study, "--out", tmp_path / "quiet", "-q").stderr

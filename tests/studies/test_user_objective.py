@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shapefront.costmodel import Architecture
+from shapefront.studies.run import expected_calls
 from shapefront.studies.storage import open_store
 from shapefront.studies.user_objective import Call, UserCodeError, UserFunction, call_key
 from tests.studies.small import ROOT, outputs, run_cli, small_study, write_study
@@ -159,3 +160,32 @@ def test_the_command_line_runs_it_beside_the_study_file(tmp_path: Path) -> None:
     found = run_cli("run", study, "--out", tmp_path / "o", "--allow-code", "--json")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["architectures"][0]["objectives"]["mine"] > 0
+
+
+def test_the_number_of_calls_is_told_at_the_start_and_polish_can_be_left_out(tmp_path: Path) -> None:
+    changes = _user("depth") | {"search": {"trials": 8, "population": 8}}
+    study = write_study(tmp_path / "s.toml", **changes)
+    found = run_cli("run", study, "--out", tmp_path / "a", "--allow-code", "--json-lines", "--no-polish", cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    events = [json.loads(line) for line in found.stderr.splitlines()]
+    assert events[0] == {"event": "plan", "text": "user functions (mine): up to 8 calls of each"}
+    assert json.loads((tmp_path / "a" / "result.json").read_text())["trials"] == 8
+    found = run_cli("run", study, "--out", tmp_path / "b", "--allow-code", cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    legal = json.loads((tmp_path / "b" / "result.json").read_text())["legal_in_study"]
+    assert (
+        f"up to 8 calls of each in the trials, then one for every new neighbour of the front, up to {legal} tog" in found.stderr
+    )
+    assert json.loads((tmp_path / "b" / "result.json").read_text())["trials"] > 8
+    help_text = " ".join(run_cli("run", "--help").stdout.split())
+    assert "--no-polish" in help_text and "Calls user functions, too" in help_text
+
+
+def test_the_number_of_calls_in_words() -> None:
+    def told(**search: Any) -> str:
+        return expected_calls(small_study(**_user("depth") | {"search": search}).spec, 5000)
+
+    assert told(trials=100, polish=False) == "user functions (mine): up to 100 calls of each"
+    assert "up to 2100 together" in told(trials=100)  # the polish prices 2,000 or four times the trials
+    assert "up to 5000 together" in told(trials=1000) and "up to 3000 together" not in told(trials=1000)  # 1000 + 4000 = all
+    assert "up to 5000 calls of each, one a legal design" in told(trials=100, engine="exhaustive")

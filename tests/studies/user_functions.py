@@ -21,8 +21,8 @@ def depth(architecture: Architecture, point: dict[str, Any]) -> float:
 
 
 def slow(architecture: Architecture, point: dict[str, Any]) -> float:
-    """Half a second a call."""
-    time.sleep(0.5)
+    """Half a second a call, or as long as a test says."""
+    time.sleep(float(os.environ.get("SHAPEFRONT_TEST_SECONDS", "0.5")))
     return architecture.num_hidden_layers
 
 
@@ -77,3 +77,14 @@ class Speechless(Exception):
 def fails_without_words(architecture: Architecture, point: dict[str, Any]) -> float:
     """Raise what has no text."""
     raise Speechless
+
+
+_calls = [0]
+
+
+def fails_every_second_time(architecture: Architecture, point: dict[str, Any]) -> float:
+    """Raise on the second, the fourth, ... call of this process."""
+    _calls[0] += 1
+    if _calls[0] % 2 == 0:
+        raise RuntimeError(f"call {_calls[0]}")
+    return 1.0 * architecture.hidden_size
