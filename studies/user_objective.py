@@ -239,6 +239,12 @@ class UserFunction:
             return math.nan, f"user function '{self.name}' returned {value}; it must return a finite number"
         return value, ""
 
+    def end(self) -> None:
+        """End the processes from another thread; the next call would start them again."""
+        for process in self._pool:
+            if (popen := process.popen) is not None:
+                popen.kill()
+
     def close(self) -> None:
         """End the processes."""
         for process in self._pool:
