@@ -10,7 +10,9 @@ import contextlib
 import json
 import logging
 import queue
+import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -38,6 +40,8 @@ ASK_SECONDS = 5.0  # how often a cluster that gives no result is asked whether i
 LOGGERS = ("distributed", "distributed.client", "distributed.core", "distributed.utils", "distributed.batched")
 _LOOK_SECONDS = 0.2  # how often a scheduler file is looked for
 _MAX_FILE_BYTES = 1 << 24
+_open: dict[str, list[UserFunction]] = {}  # on a worker: functions by run
+_open_lock = threading.Lock()
 AHEAD = 4  # blocks under way for each thread of the cluster
 
 
@@ -45,13 +49,29 @@ class DaskError(InvalidValueError):
     """The cluster cannot be used; the message says why and the way out."""
 
 
-def _call(entry: str, name: str, timeout: float | None, folders: Sequence[str], call: Call) -> tuple[float, str]:
-    """One call of a user function in a process of its own on the worker."""
-    function = UserFunction(entry, name, timeout_seconds=timeout, folders=folders)
-    try:
-        return function.run([call], lambda *_: None)[0]
-    finally:
-        function.close()
+_functions = threading.local()  # of each thread of a worker: the run it works for, and that run's functions
+
+
+def _call(run: str, entry: str, name: str, timeout: float | None, folders: Sequence[str], call: Call) -> tuple[float, str]:
+    """One call of a user function, in a process beside the worker's thread that serves all its calls of this run."""
+    if getattr(_functions, "run", None) != run:  # another run may have other code
+        for function in getattr(_functions, "of", {}).values():
+            function.close()
+        _functions.run, _functions.of = run, {}
+    if name not in _functions.of:
+        _functions.of[name] = UserFunction(entry, name, timeout_seconds=timeout, folders=folders)
+        with _open_lock:
+            _open.setdefault(run, []).append(_functions.of[name])
+    found: tuple[float, str] = _functions.of[name].run([call], lambda *_: None)[0]
+    return found
+
+
+def _finish(run: str) -> None:
+    """End the processes of a run's user functions on this worker."""
+    with _open_lock:
+        functions = _open.pop(run, [])
+    for function in functions:
+        function.end()
 
 
 def _import(entry: str, name: str, folders: Sequence[str]) -> None:
@@ -116,6 +136,8 @@ class DaskEngine:
                 "start one with 'dask scheduler' "
                 "and workers with 'dask worker'"
             ) from None
+        self._run = uuid.uuid4().hex
+        self._called = False
         self._payload, self._folders, self._interrupts = study_payload(study), tuple(folders), interrupts
         try:
             self._check_versions()
@@ -244,12 +266,16 @@ class DaskEngine:
 
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call."""
-        arguments = (user.entry, user.name, user.timeout_seconds, self._folders)
+        self._called = True
+        arguments = (self._run, user.entry, user.name, user.timeout_seconds, self._folders)
         futures = [self._submit(_call, *arguments, call) for call in calls]
         return self._gather(futures, lambda index, result: done(calls[index], *result))
 
     def close(self) -> None:
         """Leave the cluster; its workers go on."""
+        with contextlib.suppress(Exception):
+            if self._called:
+                self._client.run(_finish, self._run, on_error="ignore")
         with contextlib.suppress(Exception):
             self._client.close(timeout=CONNECT_SECONDS)
         for name, level in self._levels.items():

@@ -21,6 +21,7 @@ from .failures import FirstCalls
 from .interrupts import Interrupts
 from .spec import StudySpec, UserObjectiveSpec
 from .user_objective import Call, ExternalObjective, UserFunction, call_key
+from .user_output import Output
 
 if TYPE_CHECKING:
     from .storage import StudyStore
@@ -50,9 +51,12 @@ class Engine(Protocol):
 class LocalEngine:
     """Everything in this process; user functions in processes beside it."""
 
-    def __init__(self, folders: Sequence[str] = (), *, workers: int = 1, interrupts: Interrupts | None = None) -> None:
+    def __init__(
+        self, folders: Sequence[str] = (), *, workers: int = 1, interrupts: Interrupts | None = None, output: Output | None = None
+    ) -> None:
         self._folders, self._workers, self._interrupts = tuple(folders), workers, interrupts or Interrupts()
         self._functions: dict[str, UserFunction] = {}
+        self._output = output
 
     def price(self, problem: SearchProblem, blocks: Sequence[Candidates]) -> list[Priced]:
         """Price each block."""
@@ -83,7 +87,12 @@ class LocalEngine:
     def _function(self, user: UserObjectiveSpec) -> UserFunction:
         if user.name not in self._functions:
             self._functions[user.name] = UserFunction(
-                user.entry, user.name, timeout_seconds=user.timeout_seconds, folders=self._folders, workers=self._workers
+                user.entry,
+                user.name,
+                timeout_seconds=user.timeout_seconds,
+                folders=self._folders,
+                workers=self._workers,
+                output=self._output,
             )
         return self._functions[user.name]
 

@@ -235,7 +235,8 @@ class StudyStore:
     def restart(self, metadata: Mapping[str, Any], metric_names: Sequence[str]) -> None:
         """Forget the trials, which the search makes again from the answers of user functions; those stay."""
         with _clear_errors(self.where), self._batch():
-            self.storage.delete_study(self._ids.pop(self.name, None) or self.storage.get_study_id_from_name(self.name))
+            self.storage.delete_study(self._id(self.name))
+            del self._ids[self.name]
             self._create(metadata, metric_names)
 
     def _create(self, metadata: Mapping[str, Any], metric_names: Sequence[str]) -> None:

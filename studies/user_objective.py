@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..costmodel import InvalidValueError
 from ..search.objectives import Context, Objective
+from .user_output import Lines, Output
 
 _LOOK_SECONDS = 0.2  # how often a waiting run looks whether it should stop
 START_SECONDS = 60.0  # time a function's module may take to import
@@ -78,10 +79,16 @@ class _Process:
     buffer: bytes = b""
     call: int | None = None  # index of the call it works on
     deadline: float = field(default=math.inf)
+    name: str = ""
+    output: Output | None = None  # takes what it prints; None leaves it on standard error
+    lines: Lines | None = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "shapefront.studies.user_process", self.entry, *self.folders]
-        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        aside = None if self.output is None else subprocess.PIPE
+        self.popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=aside)
+        if self.output is not None and self.popen.stderr is not None:
+            self.lines = Lines(self.popen.stderr, self.name, self.output)
         self.buffer = b""
         answer = self.read_line(time.monotonic() + START_SECONDS)
         if answer is None or "ready" not in answer:
@@ -119,6 +126,9 @@ class _Process:
         if self.popen is not None:
             self.popen.kill()
             self.popen.wait()
+            if self.lines is not None:
+                self.lines.finish()
+                self.lines = None
             for stream in (self.popen.stdin, self.popen.stdout):
                 if stream is not None:
                     try:
@@ -137,11 +147,21 @@ class UserFunction:
         timeout_seconds: time allowed per call; None = no limit. A call that overruns is killed.
         folders: put first on the import path (the study's folder and the working folder).
         workers: processes.
+        output: takes what the function prints; None leaves it on standard error.
     """
 
-    def __init__(self, entry: str, name: str, *, timeout_seconds: float | None, folders: Sequence[str], workers: int = 1) -> None:
+    def __init__(
+        self,
+        entry: str,
+        name: str,
+        *,
+        timeout_seconds: float | None,
+        folders: Sequence[str],
+        workers: int = 1,
+        output: Output | None = None,
+    ) -> None:
         self.name, self.timeout = name, timeout_seconds
-        self._pool = [_Process(entry, folders) for _ in range(workers)]
+        self._pool = [_Process(entry, folders, name=name, output=output) for _ in range(workers)]
 
     def prepare(self) -> None:
         """Start one process, which imports the function.
@@ -218,6 +238,12 @@ class UserFunction:
         if not math.isfinite(value):
             return math.nan, f"user function '{self.name}' returned {value}; it must return a finite number"
         return value, ""
+
+    def end(self) -> None:
+        """End the processes from another thread; the next call would start them again."""
+        for process in self._pool:
+            if (popen := process.popen) is not None:
+                popen.kill()
 
     def close(self) -> None:
         """End the processes."""

@@ -34,6 +34,7 @@ from .spec import StudySpec
 from .spec_file import parse_spec
 from .storage import StorageError, StudyStore
 from .user_objective import UserCodeError
+from .user_output import Output
 from .worker_storage import CALLS, HEARTBEAT_SECONDS, IDLE_SECONDS, Heart, close_storage, join_study, open_shared
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Worker:
         heartbeat: seconds between heartbeats.
         interrupts: looked at between trials and while a user function runs.
         accept_changed_code: work on although the file of a user function is another than the study was begun with.
+        output: takes what user functions print; None leaves it on standard error.
 
     Raises:
         ShapefrontError: the study cannot be joined.
@@ -82,12 +84,13 @@ class Worker:
         heartbeat: int = HEARTBEAT_SECONDS,
         interrupts: Interrupts | None = None,
         accept_changed_code: bool = False,
+        output: Output | None = None,
     ) -> None:
         self.url, self.name, self.heartbeat = url, name, heartbeat
         self.interrupts = interrupts or Interrupts()
         folders = [str(study.folder)] if study is not None and study.folder else []
         self.folders = [*folders, str(Path.cwd())]
-        self.engine = LocalEngine(self.folders, interrupts=self.interrupts)
+        self.engine = LocalEngine(self.folders, interrupts=self.interrupts, output=output)
         self.storage = open_shared(url, heartbeat=heartbeat)
         try:
             if study is not None:  # before the study is made in the database

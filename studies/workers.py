@@ -24,6 +24,7 @@ from .problem import build_problem
 from .spec import UserObjectiveSpec
 from .spec_file import parse_spec, spec_to_dict
 from .user_objective import Call
+from .user_output import Output
 
 if TYPE_CHECKING:
     from .study import Study
@@ -77,9 +78,11 @@ def _end_with_parent() -> None:
 class ProcessEngine:
     """``workers`` local processes; a worker that dies is replaced and its blocks are priced again."""
 
-    def __init__(self, study: Study, folders: Sequence[str], workers: int, interrupts: Interrupts) -> None:
+    def __init__(
+        self, study: Study, folders: Sequence[str], workers: int, interrupts: Interrupts, output: Output | None = None
+    ) -> None:
         self._payload, self._workers, self._interrupts = study_payload(study), workers, interrupts
-        self._local = LocalEngine(folders, workers=workers, interrupts=interrupts)
+        self._local = LocalEngine(folders, workers=workers, interrupts=interrupts, output=output)
         self._pool: ProcessPoolExecutor | None = None
 
     def price(self, problem: SearchProblem, blocks: Sequence[Candidates]) -> list[Priced]:

@@ -15,6 +15,7 @@ from ..interrupts import Interrupts
 from ..output import print_json
 from ..show import show_result
 from ..study import Study
+from ..user_output import Output
 from ..worker import Worker, summary
 from ..worker_storage import HEARTBEAT_SECONDS
 
@@ -52,7 +53,8 @@ def worker(
         raise InvalidValueError("--out goes with --collect: workers write to the storage only")
     if trials is not None and trials < 1:
         raise InvalidValueError(f"trials must be at least 1, got {trials}")
-    interrupts = Interrupts()
+    interrupts, output = Interrupts(), Output()
+    output.to(lambda name, text: None if quiet else print(f"{name}: {text}", file=sys.stderr))
     joined = Worker(
         storage,
         study,
@@ -61,6 +63,7 @@ def worker(
         heartbeat=heartbeat,
         interrupts=interrupts,
         accept_changed_code=accept_changed_code,
+        output=output,
     )
     with closing(joined), interrupts.listening():
         report = joined.run(

@@ -249,7 +249,8 @@ def _waterfalls(result: Result) -> str:
     lines = []
     for row in rows:
         found = row["waterfall"]
-        cells = [(percent(step["gain"]), step["gain"]) for step in found["steps"]]
+        gained = {step["id"]: step["gain"] for step in found["steps"]}  # a foreign file may hold other steps for each design
+        cells = [(percent(gained.get(step["id"])), gained.get(step["id"])) for step in steps]
         sizes = [(count(row[key]), row[key]) for key in ("total_params", "active_params")]
         lines.append(("", [row["architecture_id"], *cells, (percent(found["total"]), found["total"]), *sizes]))
     note = (

@@ -146,6 +146,32 @@ def test_a_damaged_end_is_priced_again(
     assert outputs(tmp_path / "out") == whole[limit]
 
 
+@pytest.mark.parametrize("limit", [FRONTS, ALL])
+def test_answers_of_user_functions_are_kept_beside_it(limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each design is priced and asked once (large studies price the fronts' members once more)."""
+    monkeypatch.setattr(exhaustive, "RECORD_LIMIT", 10 if limit == FRONTS else limit)
+    monkeypatch.setattr(exhaustive, "CHUNK", 32)
+    monkeypatch.setenv("SHAPEFRONT_TEST_CALLS", str(tmp_path / "calls.txt"))
+    user = {"name": "depth", "entry": "tests.studies.user_functions:depth"}
+    mine = small_study(search={"engine": "exhaustive"}, user=[user])
+    designs = len(mine.problem().table)
+    assert designs > 64
+    mine.run(out=tmp_path / "whole", allow_code=True)
+    calls = len((tmp_path / "calls.txt").read_text().splitlines())
+    (tmp_path / "calls.txt").unlink()
+    counter = Counter(monkeypatch)
+    counter.stop = 64
+    try:
+        assert mine.run(out=tmp_path / "out", allow_code=True).data["interrupted"]
+    except KeyboardInterrupt as error:
+        assert f"64 of {designs} designs are priced and kept" in str(error)
+    counter.stop = sys.maxsize
+    mine.run(out=tmp_path / "out", allow_code=True, resume=True)
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "whole")
+    assert counter.ids[:designs] == list(range(designs)) and (limit == FRONTS or len(counter.ids) == designs)
+    assert len((tmp_path / "calls.txt").read_text().splitlines()) == calls <= designs
+
+
 def test_another_studys_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = Counter(monkeypatch)
     interrupted(tmp_path / "out", counter, 600)

@@ -15,10 +15,11 @@ import pytest
 
 from shapefront.studies.dask_engine import DaskEngine, DaskError
 from shapefront.studies.interrupts import Interrupts
+from shapefront.studies.spec import UserObjectiveSpec
 from tests.studies.dask_cluster import Cluster
 from tests.studies.postgres import free_port
 from tests.studies.small import outputs, small_study
-from tests.studies.test_user_objective import _user
+from tests.studies.test_user_objective import _calls, _user
 
 pytestmark = [
     pytest.mark.dask,
@@ -54,6 +55,30 @@ def test_user_functions_run_on_the_workers(cluster: Cluster, tmp_path: Path) -> 
     study.run(out=tmp_path / "serial", allow_code=True)
     study.run(out=tmp_path / "dask", allow_code=True, dask=cluster.address)
     assert outputs(tmp_path / "serial") == outputs(tmp_path / "dask")
+
+
+def test_one_process_a_worker_serves_all_calls_of_a_run_and_ends_with_it(cluster: Cluster, tmp_path: Path) -> None:
+    """A process a call would cost a quarter of a second each; one that outlived its run would run its code of yesterday."""
+    (tmp_path / "pid.py").write_text("import os\ndef f(architecture, point):\n    return float(os.getpid())\n")
+    user = UserObjectiveSpec(entry="pid:f", name="pid")
+    runs = []
+    for _ in range(2):
+        engine = DaskEngine(cluster.address, small_study(), [str(tmp_path)], Interrupts())
+        runs.append({int(value) for value, _ in engine.call(user, _calls(12), lambda *_: None)})
+        engine.close()
+        deadline = time.monotonic() + 30
+        while any(_alive(pid) for pid in runs[-1]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not any(_alive(pid) for pid in runs[-1])
+    assert all(1 <= len(pids) <= 2 for pids in runs) and not runs[0] & runs[1]
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs (one that ended and is not waited for does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_killed_worker_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:

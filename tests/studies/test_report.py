@@ -344,3 +344,10 @@ def test_the_guidelines_name_the_loss_of_a_fix() -> None:
     assert "+0.0094, not equal quality" in text and "num_hidden_layers=22" in text and "equal quality allows 0.002" in text
     plain = guidelines_section("a001", [{**finding, "loss_change": None, "fix": {"formats.lm_head": "nvfp4"}}])
     assert "not equal quality" not in plain and "equal quality allows" not in plain
+
+
+def test_designs_with_other_waterfall_steps_still_have_a_page(result: Result) -> None:
+    first, *rest = result.data["architectures"]
+    short = {**first, "waterfall": {**first["waterfall"], "steps": first["waterfall"]["steps"][:1]}, "twin_of": None}
+    text = report_html(Result({**result.data, "architectures": [first, short, *rest]}), guidelines=False)
+    assert "Where the gain comes from" in text

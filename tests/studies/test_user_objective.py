@@ -189,3 +189,19 @@ def test_the_number_of_calls_in_words() -> None:
     assert "up to 2100 together" in told(trials=100)  # the polish prices 2,000 or four times the trials
     assert "up to 5000 together" in told(trials=1000) and "up to 3000 together" not in told(trials=1000)  # 1000 + 4000 = all
     assert "up to 5000 calls of each, one a legal design" in told(trials=100, engine="exhaustive")
+
+
+def test_what_it_prints_is_an_event_a_marked_line_or_kept_in_the_log(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "s.toml", **_user("prints") | {"search": {"trials": 2, "population": 2, "polish": False}})
+
+    def run(name: str, *more: str) -> str:
+        found = run_cli("run", study, "--out", tmp_path / name, "--allow-code", *more, cwd=ROOT)
+        assert found.returncode == 0, found.stderr
+        return found.stderr
+
+    events = [json.loads(line) for line in run("lines", "--json-lines").splitlines()]
+    printed = [event["text"] for event in events if event.get("event") == "output"]
+    assert sorted(printed) == sorted(2 * ["mine: epoch 1: loss 2.3", "mine: raw"])
+    assert run("quiet", "--quiet") == ""
+    assert (tmp_path / "quiet" / "run.log").read_text().count("output of mine: epoch 1: loss 2.3") == 2
+    assert run("plain").splitlines().count("mine: epoch 1: loss 2.3") == 2
