@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-_PR_SET_PDEATHSIG = 1  # Linux prctl(2): signal the child when its parent dies
-
-
-def die_with_parent(parent: int) -> None:
-    """Let this process be killed when its parent dies, however that ends (Linux; elsewhere nothing is done).
-
-    Args:
-        parent: process id of the parent; one that is gone already ends this process here.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
 
 class Interrupts:
     """Whether the user wants to stop; :meth:`check` raises where that is safe."""

@@ -19,7 +19,7 @@ from ..search.evaluate import Priced, evaluate
 from ..search.problem import SearchProblem
 from ..search.space import Candidates
 from .evaluators import Done, LocalEngine, blocks_of, in_order, split_blocks
-from .interrupts import Interrupts, die_with_parent
+from .interrupts import Interrupts
 from .problem import build_problem
 from .spec import UserObjectiveSpec
 from .spec_file import parse_spec, spec_to_dict
@@ -57,11 +57,10 @@ def study_payload(study: Study) -> tuple[str, str]:
     return json.dumps(payload), str(study.folder or "")
 
 
-def _start(parent: int) -> None:
+def _start() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides when to stop
-    die_with_parent(parent)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = "1"  # a worker is one core
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -144,7 +143,7 @@ class ProcessEngine:
     def _open(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._workers, context, initializer=_start, initargs=(os.getpid(),))
+            self._pool = ProcessPoolExecutor(self._workers, context, initializer=_start)
         return self._pool
 
     def _shut(self) -> None:
