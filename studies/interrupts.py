@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+
 class Interrupts:
     """Whether the user wants to stop; :meth:`check` raises where that is safe."""
 
