@@ -85,14 +85,21 @@ def test_a_killed_worker_changes_nothing(cluster: Cluster, tmp_path: Path) -> No
     """SIGKILL one of two workers while it runs user functions; its calls go to the other."""
     study = small_study(**_user("slow"))
     study.run(out=tmp_path / "serial", allow_code=True, workers=4)
-    victim = cluster.workers[0]
-    killer = threading.Timer(2.5, lambda: victim.send_signal(signal.SIGKILL))
+    victim, journal = cluster.workers[0], tmp_path / "dask" / "study.journal"
+    ended = threading.Event()
+
+    def kill_after_two_answers() -> None:
+        while not ended.wait(0.05):
+            if journal.exists() and journal.read_bytes().count(b'"study_id":1,"datetime_start"') >= 2:
+                victim.send_signal(signal.SIGKILL)
+                return
+
+    killer = threading.Thread(target=kill_after_two_answers)
     killer.start()
-    started = time.monotonic()
     study.run(out=tmp_path / "dask", allow_code=True, dask=cluster.address)
+    ended.set()
     killer.join()
-    assert time.monotonic() - started > 2.5  # the kill came while it ran
-    assert victim.wait() == -signal.SIGKILL
+    assert victim.wait(10) == -signal.SIGKILL  # the kill came while it ran
     assert outputs(tmp_path / "serial") == outputs(tmp_path / "dask")
 
 
