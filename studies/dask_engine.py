@@ -27,7 +27,7 @@ from .evaluators import Done, blocks_of, in_order, split_blocks
 from .interrupts import Interrupts
 from .spec import UserObjectiveSpec
 from .user_objective import Call, UserFunction
-from .workers import FEW, price_block, study_payload
+from .workers import FEW, price_block, price_blocks, study_payload
 
 if TYPE_CHECKING:
     from .study import Study
@@ -42,7 +42,8 @@ _LOOK_SECONDS = 0.2  # how often a scheduler file is looked for
 _MAX_FILE_BYTES = 1 << 24
 _open: dict[str, list[UserFunction]] = {}  # on a worker: functions by run
 _open_lock = threading.Lock()
-AHEAD = 4  # blocks under way for each thread of the cluster
+AHEAD = 2  # tasks under way for each thread of the cluster, beside those of the chunk that is waited for
+BUNDLE = 16  # blocks of one task of a large study: sending a task costs the coordinator as much as 5 ms
 
 
 class DaskError(InvalidValueError):
@@ -248,21 +249,23 @@ class DaskEngine:
         return self._gather([self._submit(price_block, *self._payload, block) for block in blocks])
 
     def stream(self, problem: SearchProblem, chunks: Iterable[Candidates]) -> Iterator[tuple[Candidates, Priced]]:
-        """Price chunks in order, with some blocks under way for every thread of the cluster."""
+        """Price chunks in order, with some bundles of blocks under way for every thread of the cluster."""
         waiting: deque[tuple[Candidates, list[Any]]] = deque()
         under_way = 0
         for chunk in chunks:
             blocks = blocks_of(problem, chunk)
-            waiting.append((chunk, [self._submit(price_block, *self._payload, block) for block in blocks]))
-            under_way += len(blocks)
-            while under_way > AHEAD * max(1, self._threads()) + len(blocks):
+            bundles = [blocks[start : start + BUNDLE] for start in range(0, len(blocks), BUNDLE)]
+            waiting.append((chunk, [self._submit(price_blocks, *self._payload, bundle) for bundle in bundles]))
+            under_way += len(bundles)
+            while under_way > AHEAD * max(1, self._threads()) + len(bundles):
                 under_way -= len(waiting[0][1])
                 yield self._finish(problem, *waiting.popleft())
         while waiting:
             yield self._finish(problem, *waiting.popleft())
 
     def _finish(self, problem: SearchProblem, chunk: Candidates, futures: Sequence[Any]) -> tuple[Candidates, Priced]:
-        return chunk, in_order(split_blocks(problem, chunk), self._gather(futures))
+        parts = [priced for bundle in self._gather(futures) for priced in bundle]
+        return chunk, in_order(split_blocks(problem, chunk), parts)
 
     def call(self, user: UserObjectiveSpec, calls: Sequence[Call], done: Done) -> list[tuple[float, str]]:
         """Run a user function on each call."""
