@@ -43,7 +43,7 @@ def cluster(stack: ExitStack, workers: int) -> str:
     commands = [["scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]]
     options = ["--nthreads", "1", "--no-dashboard", "--no-nanny", "--memory-limit", "0", "--local-directory", folder]
     commands += [["worker", address, *options]] * workers
-    quiet = {**os.environ, "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # Dask's own profiler takes a tenth of a worker
+    quiet = {**os.environ, "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False"}  # Dask's own profiler costs a worker time
     for command in commands:
         process = subprocess.Popen(
             [sys.executable, "-m", "dask", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=quiet
